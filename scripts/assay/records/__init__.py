@@ -1,0 +1,1 @@
+"""Records on disk: durable writes, schemas, and the table of requests."""

@@ -1,0 +1,174 @@
+"""The closed vocabularies. A word that is not here does not enter a record."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """What happens in a campaign, in this order; rule, script, log and record share the name."""
+
+    PROBE_TOPOLOGY = "probe_topology"
+    """Read the machine: CPUs, NUMA nodes, memory, GPUs, links."""
+    BUILD_IMAGE = "build_image"
+    """Make the environment an engine runs in, content-addressed."""
+    PREPARE_PROMPTS = "prepare_prompts"
+    """Write the prompts of a workload once, for every arm."""
+    START_SERVER = "start_server"
+    """Lease the devices, start the server, read its configuration back."""
+    GATE_BEFORE = "gate_before"
+    """Does the server answer correctly before the load?"""
+    WARM_UP = "warm_up"
+    """Every (workload, concurrency) shape once, in no measured number."""
+    RUN_FINITE = "run_finite"
+    """One repeat of one point: a fixed number of requests."""
+    RUN_SUSTAINED = "run_sustained"
+    """One set of windows: issue for a time, drain, again."""
+    GATE_AFTER = "gate_after"
+    """Does the server still answer correctly after the load?"""
+    STOP_SERVER = "stop_server"
+    """End the session and pin its evidence."""
+
+
+class StageState(StrEnum):
+    """How one attempt at a stage ended."""
+
+    STARTED = "started"
+    """Still running, or killed before it could say more."""
+    COMPLETED = "completed"
+    """It ran to its end; what it measured may still be bad."""
+    FAILED = "failed"
+    """The server, or what was asked of it, failed; the record holds what was seen."""
+    INVALID = "invalid"
+    """It ran, but the measurement itself cannot be trusted."""
+    NOT_RUN = "not_run"
+    """It could not be tried, for the reason given."""
+
+
+class Verdict(StrEnum):
+    """The answer of a finding, a row, an arm or a run."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INVALID = "invalid"
+    """The measurement cannot be trusted."""
+    NOT_RUN = "not_run"
+
+
+class ScreenResult(StrEnum):
+    """The answer of one row screen."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    NOT_CHECKED = "not_checked"
+    """The evidence the screen needs is missing; never a pass."""
+
+
+class Screen(StrEnum):
+    """The row screens; METRICS in docs/metrics.md defines each."""
+
+    NEEDLE_GATE = "needle_gate"
+    JSON_GATE = "json_gate"
+    TOOL_GATE = "tool_gate"
+    CODE_GATE = "code_gate"
+    CACHE_SCREEN = "cache_screen"
+    FAILURE_RATE = "failure_rate"
+    CONCURRENCY_REACHED = "concurrency_reached"
+    CLIENT_BOUND = "client_bound"
+    OUTPUT_LENGTH = "output_length"
+    INPUT_LENGTH = "input_length"
+    TOKEN_COUNT_AGREEMENT = "token_count_agreement"
+    CLOCK_SCREEN = "clock_screen"
+    THINKING_TOGGLE = "thinking_toggle"
+    CONFIG_READBACK = "config_readback"
+    PLACEMENT = "placement"
+    MIXED_SESSION = "mixed_session"
+
+
+class RequestStatus(StrEnum):
+    """How one request of a load ended."""
+
+    OK = "ok"
+    """HTTP 200, at least one output token, a terminal marker, no error in the stream."""
+    FAILED = "failed"
+    INCOMPLETE = "incomplete"
+    """Still running when the drain limit ended it."""
+
+
+class ErrorClass(StrEnum):
+    """Why a request failed."""
+
+    CONNECT = "connect"
+    """No connection, or it broke before response headers."""
+    HTTP_STATUS = "http_status"
+    """A status other than 200."""
+    IN_STREAM = "in_stream"
+    """An error object inside a 200 stream."""
+    TRUNCATED = "truncated"
+    """The stream ended without a terminal marker."""
+    NO_OUTPUT = "no_output"
+    """A terminal marker came, but no output token."""
+    TIMEOUT = "timeout"
+    PROTOCOL = "protocol"
+    """Bytes that are not HTTP, SSE or JSON where these are due."""
+    CLIENT = "client"
+    """Our own side failed."""
+
+
+class GateOutcome(StrEnum):
+    """How one gate task ended."""
+
+    PASS = "pass"
+    WRONG_VALUE = "wrong_value"
+    """Well formed, but not the expected answer."""
+    MALFORMED = "malformed"
+    """Not in the form that was asked for."""
+    NO_ANSWER = "no_answer"
+    """The output budget was spent without a final answer."""
+    UNAVAILABLE = "unavailable"
+    """HTTP error, stream error or timeout: availability, not correctness."""
+    COULD_NOT_RUN = "could_not_run"
+    """Our own checker could not run."""
+
+
+class GateKind(StrEnum):
+    """The kinds of gate task."""
+
+    JSON = "json"
+    TOOL = "tool"
+    NEEDLE = "needle"
+    CODE = "code"
+
+
+class AttemptState(StrEnum):
+    """What an attempt counts for, in attempts.csv."""
+
+    CURRENT = "current"
+    """A receipt names it."""
+    SUPERSEDED = "superseded"
+    """It completed, and a later attempt replaced it."""
+    FAILED = "failed"
+    INVALID = "invalid"
+
+
+class Reason(StrEnum):
+    """Why a stage is failed, invalid or not run."""
+
+    SERVER_CRASHED = "server_crashed"
+    SERVER_START_FAILED = "server_start_failed"
+    SERVER_STOPPED = "server_stopped"
+    """Stopped from outside: released, evicted, owner gone."""
+    REQUESTS_FAILED = "requests_failed"
+    CONCURRENCY_NOT_REACHED = "concurrency_not_reached"
+    CLIENT_BOUND = "client_bound"
+    CLIENT_REFUSED = "client_refused"
+    """The host refused threads, sockets or memory to the client."""
+    GATE_FAILED = "gate_failed"
+    GATE_COULD_NOT_RUN = "gate_could_not_run"
+    WARM_UP_FAILED = "warm_up_failed"
+    BRACKET_OPEN = "bracket_open"
+    """The session has no gates after the load."""
+    CONFIG_MISMATCH = "config_mismatch"
+    """The server does not run what was asked."""
+    IMAGE_FAILED = "image_failed"
+    INTERRUPTED = "interrupted"
