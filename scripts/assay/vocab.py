@@ -172,3 +172,43 @@ class Reason(StrEnum):
     """The server does not run what was asked."""
     IMAGE_FAILED = "image_failed"
     INTERRUPTED = "interrupted"
+    """Ended from outside, or killed before it could say more."""
+    EVIDENCE_MISSING = "evidence_missing"
+    """A file that a receipt names is not there."""
+    EVIDENCE_CHANGED = "evidence_changed"
+    """A file is not the one that was recorded."""
+    NOTHING_CHECKED = "nothing_checked"
+    """No screen had evidence to pass on: zero checks is a failure."""
+    REHEARSAL = "rehearsal"
+    """Measured on a simulated server; never publishable."""
+
+
+class ComparisonKind(StrEnum):
+    """What a comparison of two arms may claim."""
+
+    MATCHED = "matched"
+    """One declared factor differs and nothing else, in what was asked and in what was read back."""
+    RECIPE = "recipe comparison"
+    """Anything else: two serving recipes, with the differences listed."""
+
+
+class RunOrder(StrEnum):
+    """In which order the sessions of two arms ran."""
+
+    FIXED = "fixed"
+    """A then B, once each."""
+    INTERLEAVED = "interleaved"
+    """A B A B ..."""
+    CROSSOVER = "crossover"
+    """A B B A: a drift of the machine falls on both."""
+    OTHER = "other"
+
+
+class AuditResult(StrEnum):
+    """How an audit ends."""
+
+    VERIFIED = "VERIFIED"
+    MISMATCH = "MISMATCH"
+    """Something is not what was recorded, or does not compute to what is shown."""
+    INCOMPLETE = "INCOMPLETE"
+    """Something needed is not there."""

@@ -1,0 +1,1 @@
+"""Audit: walk from a figure back to its raw records, re-hash and recompute on the way."""

@@ -1,0 +1,1 @@
+"""Charts: byte-stable pictures of entries of chart_data.json."""

@@ -1,0 +1,1 @@
+"""Verdicts: findings computed from records, row screens, publication, whole runs, comparisons."""
