@@ -18,7 +18,9 @@ _LSCPU_NAMES = ("lscpu.json", "lscpu-J.json", "lscpu-J.txt", "lscpu.txt")
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise BadInput(f"larger than {LARGEST_FILE_BYTES} bytes", where=path, hint="a captured output is small")
+            raise BadInput(
+                f"larger than {LARGEST_FILE_BYTES} bytes", where=path, hint="a captured output is small"
+            )
         return path.read_text(errors="replace")
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=path) from error
@@ -31,13 +33,19 @@ def _find(folder: Path, names: tuple[str, ...], mark: str) -> tuple[Path | None,
             return folder / name, _read(folder / name)
     found = []
     for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix in {".txt", ".json", ".out", ".log", ""} and path.name != "nvml.json":
+        if (
+            path.is_file()
+            and path.suffix in {".txt", ".json", ".out", ".log", ""}
+            and path.name != "nvml.json"
+        ):
             text = _read(path)
             if mark in text:
                 found.append((path, text))
     if len(found) > 1:
         raise BadInput(
-            f"{', '.join(path.name for path, _ in found)} could all be it", where=folder, hint=f"name one {names[0]}"
+            f"{', '.join(path.name for path, _ in found)} could all be it",
+            where=folder,
+            hint=f"name one {names[0]}",
         )
     return found[0] if found else (None, None)
 
@@ -48,10 +56,12 @@ def _read_nvml(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {**absent, "gpus": [], "links": []}
     try:
-        reading = json.loads(_read(path))
+        reading: dict[str, Any] = json.loads(_read(path))
     except ValueError as error:
         raise BadInput(f"not JSON: {error}", where=path) from error
-    shaped = isinstance(reading, dict) and all(isinstance(reading.get(name), list) for name in ("gpus", "links"))
+    shaped = isinstance(reading, dict) and all(
+        isinstance(reading.get(name), list) for name in ("gpus", "links")
+    )
     if not shaped or "state" not in reading:
         raise BadInput("no NVML reading", where=path, hint="written by `assay probe --capture DIR`")
     for name, keys in (("gpus", ("index",)), ("links", ("a", "b", "class"))):
@@ -62,11 +72,11 @@ def _read_nvml(folder: Path) -> dict[str, Any]:
 
 
 def read_captured(folder: Path | str) -> dict[str, Any]:
-    """The topology of a captured machine; the same dictionary that ``probe_topology`` gives for the one at hand.
+    """The topology of a captured machine, in the form that ``probe_topology`` gives for the one at hand.
 
     Read are, as far as they are there: ``nvidia-smi-topo-m.txt``, ``nvidia-smi-L.txt``, ``lscpu.json``,
-    ``nvml.json``, ``kernel.txt``, ``proc/meminfo``, ``sys/...``. Raises BadInput when the folder has none of the
-    first four, or when one of them is broken (the message names the file and the line).
+    ``nvml.json``, ``kernel.txt``, ``proc/meminfo``, ``sys/...``. Raises BadInput when the folder has none
+    of the first four, or when one of them is broken (the message names the file and the line).
     """
     folder = Path(folder)
     if not folder.is_dir():

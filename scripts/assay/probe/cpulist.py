@@ -25,7 +25,9 @@ def parse_cpulist(text: str, *, where: object = None, key: str | None = None) ->
     for part in stripped.split(","):
         match = _PART.match(part.strip())
         if match is None:
-            raise BadInput(f"{text[:80]!r} is not a list of CPUs", where=where, key=key, hint="like 0-3,8,10-11")
+            raise BadInput(
+                f"{text[:80]!r} is not a list of CPUs", where=where, key=key, hint="like 0-3,8,10-11"
+            )
         first = int(match[1])
         last = int(match[2] or first)
         if last < first or last >= MOST_CPUS:

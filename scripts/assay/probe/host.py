@@ -27,7 +27,10 @@ def read_text(path: Path, limit_bytes: int = 1 << 20) -> str | None:
 
 
 def parse_lscpu(text: str, *, where: object = "lscpu") -> dict[str, str]:
-    """The fields of ``lscpu -J``, flattened: newer versions nest them. Raises BadInput when it is no such JSON."""
+    """The fields of ``lscpu -J``, flattened.
+
+    Newer versions nest them. Raises BadInput when it is no such JSON.
+    """
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -39,7 +42,9 @@ def parse_lscpu(text: str, *, where: object = "lscpu") -> dict[str, str]:
     while waiting:
         entry = waiting.pop(0)
         if not isinstance(entry, dict) or not isinstance(entry.get("field"), str):
-            raise BadInput("an entry has no `field`", where=where, key="lscpu", hint="the output of `lscpu -J`")
+            raise BadInput(
+                "an entry has no `field`", where=where, key="lscpu", hint="the output of `lscpu -J`"
+            )
         if entry.get("data") is not None:
             fields[entry["field"].rstrip(":")] = str(entry["data"])
         waiting = list(entry.get("children") or []) + waiting
@@ -47,7 +52,10 @@ def parse_lscpu(text: str, *, where: object = "lscpu") -> dict[str, str]:
 
 
 def read_numa_nodes(root: Path) -> list[dict[str, Any]]:
-    """NUMA nodes from ``<root>/sys/devices/system/node``: node, cpus, memory_mib, distances. Empty when unknown."""
+    """NUMA nodes from ``<root>/sys/devices/system/node``: node, cpus, memory_mib, distances.
+
+    Empty when unknown.
+    """
     folder = root / "sys/devices/system/node"
     nodes = []
     found = [path for path in folder.glob("node*") if path.name[4:].isdigit()] if folder.is_dir() else []
@@ -82,7 +90,10 @@ def _whole(fields: dict[str, str], name: str) -> int | None:
 
 
 def describe_cpu(fields: dict[str, str], root: Path, where: object = "lscpu") -> dict[str, Any]:
-    """Architecture, model, sockets, cores, threads and the list of online CPUs; null for what no source says."""
+    """Architecture, model, sockets, cores, threads and the list of online CPUs.
+
+    Null for what no source says.
+    """
     online = fields.get("On-line CPU(s) list") or read_text(root / "sys/devices/system/cpu/online")
     sockets, per_socket = _whole(fields, "Socket(s)"), _whole(fields, "Core(s) per socket")
     if sockets is None and per_socket is None and _whole(fields, "Core(s) per cluster") is not None:

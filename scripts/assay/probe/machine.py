@@ -115,8 +115,8 @@ def probe_topology(*, with_host_name: bool = False, library: Any | None = None) 
     """What this machine is: the stable content only, so that an unchanged machine gives an equal dictionary.
 
     CPUs, cores, NUMA nodes with CPUs and memory, GPUs, links, islands, crossings, disagreements; nulls with
-    their reasons. Without a GPU, ``gpus`` is empty and ``gpus_reason`` says why. ``library`` stands in for the
-    ``pynvml`` module in tests. Raises BadInput when a source's text is broken.
+    their reasons. Without a GPU, ``gpus`` is empty and ``gpus_reason`` says why. ``library`` stands in for
+    the ``pynvml`` module in tests. Raises BadInput when a source's text is broken.
     """
     lscpu_text, lscpu_state = run_source(["lscpu", "-J"])
     reading = nvml.read_gpus(library)
@@ -139,7 +139,7 @@ def probe_topology(*, with_host_name: bool = False, library: Any | None = None) 
 
 
 def read_volatile(library: Any | None = None) -> dict[str, Any]:
-    """What changes from moment to moment: the time, load, free memory, GPU clocks, temperatures, processes."""
+    """What changes from moment to moment: time, load, free memory, GPU clocks, temperatures, processes."""
     meminfo = host.read_text(Path("/proc/meminfo")) or ""
     available = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
     return {
@@ -157,7 +157,10 @@ def capture_machine(folder: Path, library: Any | None = None) -> list[str]:
     Serial numbers and the host's name are not among it; the GPUs' UUIDs are.
     """
     written = []
-    for name, argv in (("lscpu.json", ["lscpu", "-J"]), ("nvidia-smi-topo-m.txt", ["nvidia-smi", "topo", "-m"])):
+    for name, argv in (
+        ("lscpu.json", ["lscpu", "-J"]),
+        ("nvidia-smi-topo-m.txt", ["nvidia-smi", "topo", "-m"]),
+    ):
         text, _ = run_source(argv)
         if text is not None:
             write_text(folder / name, text)

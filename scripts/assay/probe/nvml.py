@@ -60,7 +60,10 @@ class Asker:
         self.reasons: dict[str, str] = {}
 
     def ask(self, name: str, function: str, *arguments: Any, then: Callable[[Any], Any] | None = None) -> Any:
-        """The answer of ``function`` through ``then``; null with a reason when the driver or this binding lacks it."""
+        """The answer of ``function`` through ``then``.
+
+        Null with a reason when the driver or this binding lacks it.
+        """
         try:
             answer = getattr(self.library, function)(*arguments)
             return answer if then is None else then(answer)
@@ -112,7 +115,9 @@ def _read_one(library: Any, index: int, handle: Any) -> dict[str, Any]:
         "uuid": ask("uuid", "nvmlDeviceGetUUID", handle, then=_text),
         "name": ask("name", "nvmlDeviceGetName", handle, then=_text),
         "pci_bus_id": ask("pci_bus_id", "nvmlDeviceGetPciInfo", handle, then=_bus_id),
-        "memory_mib": ask("memory_mib", "nvmlDeviceGetMemoryInfo", handle, then=lambda info: _mib(info.total)),
+        "memory_mib": ask(
+            "memory_mib", "nvmlDeviceGetMemoryInfo", handle, then=lambda info: _mib(info.total)
+        ),
         "cpus": ask(
             "cpus",
             "nvmlDeviceGetCpuAffinity",
@@ -197,7 +202,14 @@ def read_gpus(library: Any | None = None) -> dict[str, Any]:
 
     ``state`` is ``ok`` or ``absent``; with ``absent`` the reason says why and the lists are empty.
     """
-    absent: dict[str, Any] = {"state": "absent", "reason": None, "driver": None, "cuda": None, "gpus": [], "links": []}
+    absent: dict[str, Any] = {
+        "state": "absent",
+        "reason": None,
+        "driver": None,
+        "cuda": None,
+        "gpus": [],
+        "links": [],
+    }
     if library is None:
         try:
             library = load_library()
@@ -221,7 +233,11 @@ def read_gpus(library: Any | None = None) -> dict[str, Any]:
         links = _read_links(library, handles, gpus)
         # A GPU that could not be opened leaves a hole: links name GPUs by index, not by place.
         links = [{**link, "a": gpus[link["a"]]["index"], "b": gpus[link["b"]]["index"]} for link in links]
-        reason = None if gpus else f"NVML sees no GPU{': ' + asker.reasons['count'] if 'count' in asker.reasons else ''}"
+        reason = (
+            None
+            if gpus
+            else f"NVML sees no GPU{': ' + asker.reasons['count'] if 'count' in asker.reasons else ''}"
+        )
         return {
             "state": "ok" if gpus else "absent",
             "reason": reason,
@@ -264,7 +280,9 @@ def read_now(library: Any | None = None) -> list[dict[str, Any]]:
         for index in range(top.ask("count", "nvmlDeviceGetCount", then=int) or 0):
             handle = top.ask(f"gpu{index}", "nvmlDeviceGetHandleByIndex", index)
             if handle is None:
-                readings.append({"index": index, "uuid": None, "reasons": {"uuid": top.reasons[f"gpu{index}"]}})
+                readings.append(
+                    {"index": index, "uuid": None, "reasons": {"uuid": top.reasons[f"gpu{index}"]}}
+                )
                 continue
             asker = Asker(library)
             ask = asker.ask
@@ -283,10 +301,16 @@ def read_now(library: Any | None = None) -> list[dict[str, Any]]:
                     "temperature_c": ask("temperature_c", "nvmlDeviceGetTemperature", handle, 0, then=int),
                     "power_w": ask("power_w", "nvmlDeviceGetPowerUsage", handle, then=_watts),
                     "memory_used_mib": ask(
-                        "memory_used_mib", "nvmlDeviceGetMemoryInfo", handle, then=lambda info: _mib(info.used)
+                        "memory_used_mib",
+                        "nvmlDeviceGetMemoryInfo",
+                        handle,
+                        then=lambda info: _mib(info.used),
                     ),
                     "utilization_pct": ask(
-                        "utilization_pct", "nvmlDeviceGetUtilizationRates", handle, then=lambda rates: int(rates.gpu)
+                        "utilization_pct",
+                        "nvmlDeviceGetUtilizationRates",
+                        handle,
+                        then=lambda rates: int(rates.gpu),
                     ),
                     "pcie_gen": ask("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration", handle, then=int),
                     "pcie_width": ask("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle, then=int),

@@ -98,7 +98,10 @@ def _read_row(where: object, number: int, text: str, devices: list[str], columns
     cells = [word.group() for word in words[1 : 1 + len(devices)]]
     if len(cells) < len(devices):
         raise _fail(
-            where, number, f"{label} has {len(cells)} cells, the header has {len(devices)} devices", "one a device"
+            where,
+            number,
+            f"{label} has {len(cells)} cells, the header has {len(devices)} devices",
+            "one a device",
         )
     classes: dict[str, str] = {}
     for device, cell in zip(devices, cells, strict=True):
@@ -112,7 +115,9 @@ def _read_row(where: object, number: int, text: str, devices: list[str], columns
     raw = raw.removeprefix("\t")
     if len(rest) > len(columns):
         raise _fail(
-            where, number, f"{label} has {len(rest)} words behind the matrix, the header {len(columns)} columns"
+            where,
+            number,
+            f"{label} has {len(rest)} words behind the matrix, the header {len(columns)} columns",
         )
     split = _split_affinities(raw, [word.group() for word in rest], columns)
     affinities = {name: None if (text or "").upper() in _EMPTY else text for name, text in split.items()}
@@ -141,7 +146,9 @@ def _describe_gpu(where: object, row: TopoRow) -> dict[str, Any]:
     cpus, numa = _numbers(where, row, "cpus"), _numbers(where, row, "numa")
     own = _numbers(where, row, "gpu_numa_id")
     if own is not None and len(own) != 1:
-        raise _fail(where, row.line, f"GPU NUMA ID of {row.label} is {row.affinities['gpu_numa_id']!r}", "one number")
+        raise _fail(
+            where, row.line, f"GPU NUMA ID of {row.label} is {row.affinities['gpu_numa_id']!r}", "one number"
+        )
     return {
         "index": int(row.label[3:]),
         "cpus": None if cpus is None else format_cpulist(cpus),
@@ -153,9 +160,10 @@ def _describe_gpu(where: object, row: TopoRow) -> dict[str, Any]:
 def parse_topo(text: str, *, where: object = "nvidia-smi topo -m") -> dict[str, Any]:
     """Read the matrix: ``{columns, gpus, links, nics}``; links as ``{a, b, class, nvlinks}`` with a < b.
 
-    Lines before the header (a shell prompt, a date) are passed over, and so is the legend, except for the names
-    of the NICs. Raises BadInput, naming the line, when there is no header, a row is short, doubled or missing, a
-    cell is no link class, the two halves of the matrix differ, or an affinity is no list of numbers.
+    Lines before the header (a shell prompt, a date) are passed over, and so is the legend, except for the
+    names of the NICs. Raises BadInput, naming the line, when there is no header, a row is short, doubled or
+    missing, a cell is no link class, the two halves of the matrix differ, or an affinity is no list of
+    numbers.
     """
     header: tuple[list[str], list[str]] | None = None
     header_line, ended = 0, False
@@ -184,7 +192,12 @@ def parse_topo(text: str, *, where: object = "nvidia-smi topo -m") -> dict[str, 
         elif _GPU.match(label):
             raise _fail(where, number, f"{label} has a row and no column in the header")
         elif line.strip() and not ended and len(rows) < len(header[0]):
-            raise _fail(where, number, f"{line.strip()[:60]!r} is no row of the matrix", "a device of the header first")
+            raise _fail(
+                where,
+                number,
+                f"{line.strip()[:60]!r} is no row of the matrix",
+                "a device of the header first",
+            )
     if header is None:
         raise _fail(where, 1, "no header line with GPU0 in it", "the output of `nvidia-smi topo -m`")
     _check_matrix(where, rows, header[0], header_line)

@@ -66,9 +66,11 @@ def _place_gpu(
             gpu["reasons"][name] = f"not told by any source ({', '.join(sources) or 'none was readable'})"
         first = next(iter(said), None)
         for source, value in said.items():
-            if not _same(name, said[first], value):
+            if first is not None and not _same(name, said[first], value):
                 what = f"gpus[{gpu['index']}].{name}"
-                disagreements.append({"what": what, "sources": {first: said[first], source: value}, "used": first})
+                disagreements.append(
+                    {"what": what, "sources": {first: said[first], source: value}, "used": first}
+                )
 
 
 def _nodes_with_cpus(numa_nodes: list[dict[str, Any]]) -> dict[int, set[int]]:
@@ -137,7 +139,7 @@ def merge_gpus(
 def merge_links(
     nvml: dict[str, Any], topo: dict[str, Any] | None, indices: list[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """One link a pair of GPUs, ``{a, b, class, nvlinks, cost, reason}``, and the pairs the sources differ on."""
+    """One link a pair of GPUs, ``{a, b, class, nvlinks, cost, reason}``, and where the sources differ."""
     said = {
         source: {(link["a"], link["b"]): link for link in (reading or {}).get("links", [])}
         for source, reading in (("nvml", nvml), ("topo_text", topo))
@@ -196,7 +198,9 @@ def find_islands(gpus: list[dict[str, Any]], links: list[dict[str, Any]]) -> lis
     for place, members in enumerate(_components(sorted(by_index), joined)):
         inside = [link for link in links if link["a"] in members and link["b"] in members]
         widths = sorted({link["nvlinks"] for link in inside if link["nvlinks"]})
-        numa = sorted({by_index[index]["numa_node"] for index in members if by_index[index]["numa_node"] is not None})
+        numa = sorted(
+            {by_index[index]["numa_node"] for index in members if by_index[index]["numa_node"] is not None}
+        )
         unknown = [index for index in members if by_index[index]["numa_node"] is None]
         cpus: set[int] = set()
         for index in members:
@@ -223,7 +227,7 @@ def find_islands(gpus: list[dict[str, Any]], links: list[dict[str, Any]]) -> lis
 
 
 def find_crossings(islands: list[dict[str, Any]], links: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each pair of islands the most costly class between their GPUs, and how many pairs have which class."""
+    """For each pair of islands the most costly class between their GPUs, and the count of each class."""
     crossings = []
     for place, one in enumerate(islands):
         for other in islands[place + 1 :]:
@@ -286,7 +290,7 @@ def build_topology(
         gpus_reason = f"no GPU: {nvml.get('reason') or 'no source lists one'}"
         bare = sorted(sysfs_gpus)
         if bare:
-            gpus_reason += f"; {len(bare)} NVIDIA device(s) on the PCI bus ({', '.join(bare[:8])}): is the driver loaded?"
+            gpus_reason += f"; {len(bare)} NVIDIA device(s) on the PCI bus ({', '.join(bare[:8])}), no driver"
     return {
         "schema": SCHEMA,
         "host": host,
