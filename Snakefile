@@ -1,0 +1,50 @@
+# Assay: LLM-serving benchmark campaigns as one DAG.
+#   snakemake --cores all campaign_local      run a campaign
+#   snakemake -n campaign_local               what would run, and why
+#   python -m assay list                      every campaign
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+include: "workflow/rules/common.smk"
+
+
+localrules:
+    all,
+
+
+rule all:
+    input:
+        [campaign_targets(name) for name in DEFAULT_CAMPAIGNS],
+    default_target: True
+
+
+for campaign in CAMPAIGNS:
+
+    rule:
+        name:
+            campaign
+        localrule: True
+        message:
+            f"{campaign}: every stage, extract, chart and digest is there"
+        input:
+            campaign_targets(campaign),
+
+
+include: "workflow/rules/probe.smk"
+include: "workflow/rules/image.smk"
+include: "workflow/rules/session.smk"
+include: "workflow/rules/load.smk"
+include: "workflow/rules/gates.smk"
+include: "workflow/rules/extract.smk"
+include: "workflow/rules/chart.smk"
+include: "workflow/rules/evidence.smk"
+
+
+onsuccess:
+    release_servers("released")
+
+
+onerror:
+    release_servers("released")

@@ -1,0 +1,1 @@
+"""What a user declares: YAML files under config/, validated before anything starts."""

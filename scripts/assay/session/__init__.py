@@ -1,0 +1,1 @@
+"""One life of one server: lease, supervisor, engines, configuration read-back, counters, telemetry."""

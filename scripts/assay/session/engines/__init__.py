@@ -1,0 +1,15 @@
+"""One module per engine behind one small interface. `engine(name)` gives it."""
+
+from __future__ import annotations
+
+from assay.session.engines.base import Engine, EngineFiles, Flag, ReadBack
+from assay.session.engines.llama_cpp import LlamaCpp
+
+ENGINES: dict[str, Engine] = {"llama_cpp": LlamaCpp()}
+
+__all__ = ["ENGINES", "Engine", "EngineFiles", "Flag", "ReadBack", "engine"]
+
+
+def engine(name: str) -> Engine:
+    """The engine called ``name``; KeyError for one that the campaign schema does not know either."""
+    return ENGINES[name]

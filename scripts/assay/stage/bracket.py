@@ -1,0 +1,235 @@
+"""The way to a live, bracketed session: lease -> read-back -> gates before -> warm-up.
+
+Every stage that talks to a server comes through here. A stage that finds itself in a new session first runs
+the front of the bracket; one that finds the session of an earlier stage just uses it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from assay.config.campaign import Campaign, load_campaign
+from assay.digest import sha256_of_value
+from assay.errors import BadInput, Incomplete
+from assay.gates import Endpoint, run_gates
+from assay.image import find_model_file
+from assay.load import LoadSpec, Prompt, run_load
+from assay.records.files import read_json, write_json
+from assay.session.devices import HOST_DEVICE, use_devices
+from assay.session.engines import EngineFiles, ReadBack, engine
+from assay.session.lease import LeaseRequest, Session, ensure
+from assay.session.readback import compare_config
+from assay.stage.attempt import Attempt, new_folder
+from assay.stage.prompts import draw_synthetic, read_pool
+from assay.stage.specs import DEFAULT_TIMEOUT_S, Specs
+from assay.vocab import Reason, Stage, StageState
+
+EVIDENCE = "evidence"
+FRONT = {Stage.GATE_BEFORE: "gates_before", Stage.WARM_UP: "warmup", Stage.GATE_AFTER: "gates_after"}
+WARM_UP_SEED_OFFSET = 7_919  # synthetic warm-up prompts must not be the measured ones
+
+
+def image_store(root: Path) -> Path:
+    """Where built images lie: `$ASSAY_IMAGE_STORE`, else .images in the checkout."""
+    return Path(os.environ.get("ASSAY_IMAGE_STORE") or root / ".images").resolve()
+
+
+class Bench:
+    """One leg of one campaign, and its results folder."""
+
+    def __init__(self, root: Path, campaign_name: str, leg_name: str, results: Path):
+        path = root / "config" / "campaigns" / f"{campaign_name}.yaml"
+        self.campaign: Campaign = load_campaign(path, root)
+        self.specs = Specs(self.campaign)
+        self.leg = self.campaign.leg(leg_name)
+        self.results = results
+        self.folder = results / campaign_name
+        self.server = self.specs.server(self.leg.arm)
+        self.engine = engine(self.server["engine"])
+
+    @property
+    def receipts(self) -> Path:
+        return self.folder / "receipts" / self.leg.name
+
+    def check_spec(self, spec: dict[str, Any]) -> None:
+        """The spec that Snakemake decided on must be the one the files still say."""
+        if spec.get("server") != self.server:
+            raise BadInput(
+                "the arm was changed after snakemake had read it",
+                where=self.campaign.path,
+                key=f"arms.{self.leg.arm}",
+                hint="run snakemake again",
+            )
+
+    def devices(self) -> list[str]:
+        """The GPUs of the campaign by UUID, or the host where it needs none."""
+        n_gpus = self.server["gpus"]
+        if n_gpus == 0:
+            return [HOST_DEVICE]
+        topology = read_json(self.folder / "receipts" / "probe_topology.json")["topology"]
+        uuids = [gpu["uuid"] for gpu in topology["gpus"]]
+        if len(uuids) < n_gpus:
+            raise Incomplete(f"the campaign needs {n_gpus} GPUs, the probe found {len(uuids)}")
+        return uuids[:n_gpus]
+
+    def lease_request(self) -> LeaseRequest:
+        """What `lease.ensure` is asked for this leg."""
+        image = read_json(self.folder / "receipts" / "images" / f"{self.server['image']}.json")["image"]
+        store = image_store(self.campaign.root)
+        model = self.campaign.models[self.server["model"]]
+        source = model["source"]
+        if "image_file" in source:
+            model_path = find_model_file(image, source["image_file"], store)
+        else:
+            model_path = Path(source["path"]).expanduser()
+        files = EngineFiles(str(store / image["path"] / "bin" / "python"), str(model_path), self.server["served_name"])
+        arm = self.campaign.arms[self.leg.arm]
+        context = f"{self.campaign.config['context_tokens'] // 1024}k"
+        stem = "__".join(
+            [self.server["model"], self.leg.name, context, self.server["engine"], self.campaign.config["suite"]]
+        )
+        return LeaseRequest(
+            campaign=self.campaign.name,
+            leg=self.leg.name,
+            arm=self.leg.arm,
+            digest=sha256_of_value({"leg": self.leg.name, "server": self.server}),
+            argv=self.engine.argv(self.server["flags"], files),
+            run_id_stem=stem,
+            devices=self.devices(),
+            evidence_root=str(self.results / EVIDENCE),
+            ready_path=self.engine.ready_path,
+            ready_timeout_s=arm.get("ready_timeout_s", 120.0),
+            port=arm.get("port"),
+            environment=self.engine.environment(self.server["flags"]),
+            identity={
+                "engine": self.server["engine"],
+                "image": {"name": self.server["image"], "digest": self.server["image_digest"]},
+                "model": {"name": self.server["model"], "sha256": self.server["model_sha256"]},
+                "served_name": self.server["served_name"],
+                "context_tokens": self.campaign.config["context_tokens"],
+            },
+            device_wait_s=self.campaign.config.get("device_wait_s", 86_400.0),
+        )
+
+    @contextmanager
+    def session(self, upto: Stage | None) -> Iterator[Session]:
+        """A live session whose bracket's front is done as far as ``upto``. Raises ServerFailed."""
+        request = self.lease_request()
+        with use_devices(request.devices):
+            session = ensure(request, lambda text: print(text, flush=True))
+            self.read_back(session)
+            for stage in (Stage.GATE_BEFORE, Stage.WARM_UP):
+                if upto in (Stage.START_SERVER, None) or (upto is Stage.GATE_BEFORE and stage is Stage.WARM_UP):
+                    break
+                if not (session.folder / FRONT[stage] / "stage.json").exists():
+                    self.run_gate(session, stage) if stage is Stage.GATE_BEFORE else self.run_warm_up(session)
+            yield session
+
+    def read_back(self, session: Session) -> dict[str, Any]:
+        """`config_readback.json` of the session, written once."""
+        path = session.folder / "config_readback.json"
+        if path.exists():
+            found: dict[str, Any] = read_json(path)
+            return found
+        asked = self.server["flags"] | {"served_name": self.server["served_name"]}
+        error = None
+        try:
+            told = self.engine.read_back(session.url, session.folder / "server.log")
+        except (httpx.HTTPError, KeyError, IndexError, TypeError, ValueError, OSError) as problem:
+            # An engine that does not tell leaves everything unread, which no policy takes for agreement.
+            told, error = ReadBack({}, {}), f"{type(problem).__name__}: {problem}"
+        record = compare_config(asked, told) | {"error": error}
+        write_json(path, record)
+        return record
+
+    def endpoint(self, session: Session) -> Endpoint:
+        return Endpoint(url=session.url, model=self.server["served_name"])
+
+    def run_gate(self, session: Session, stage: Stage) -> dict[str, Any]:
+        """Run the gate tasks against the session; the record lies in gates_before/ or gates_after/."""
+        folder = session.folder / FRONT[stage]
+        folder.mkdir(parents=True, exist_ok=True)
+        attempt = Attempt(self.specs.stage(stage, self.leg.name), session, folder, self.results)
+        when = "before" if stage is Stage.GATE_BEFORE else "after"
+        summary = run_gates(self.endpoint(session), self.specs.gate_policy, folder, when=when)
+        state, reasons, detail = self.outcome(session)
+        if summary["verdict"] != "pass":
+            reasons.append(Reason.GATE_FAILED)
+        measured = {key: summary[key] for key in ("verdict", "kinds", "policy", "policy_sha256", "tasks_sha256")}
+        return attempt.finish(state, reasons, detail, measured)
+
+    def run_warm_up(self, session: Session) -> dict[str, Any]:
+        """Every shape of the session once, with the warm-up's own prompts and full generation."""
+        folder = session.folder / FRONT[Stage.WARM_UP]
+        folder.mkdir(parents=True, exist_ok=True)
+        spec = self.specs.stage(Stage.WARM_UP, self.leg.name)
+        attempt = Attempt(spec, session, folder, self.results)
+        pool = read_pool(self.campaign.root, spec["warm_up"]["workload"])
+        vocabulary = self.specs.campaign.models[self.server["model"]]
+        reasons: list[Reason] = []
+        for number, shape in enumerate(spec["warm_up"]["shapes"], 1):
+            prompts: list[Prompt] = pool
+            n_tokens = shape["planned_prompt_tokens"]
+            if n_tokens is not None:
+                prompts = draw_synthetic(
+                    f"warm_up_{number}",
+                    shape["concurrency"],
+                    n_tokens,
+                    vocabulary.get("first_plain_token", 0),
+                    vocabulary["vocab_size"],
+                    WARM_UP_SEED_OFFSET + number,
+                )
+            client = run_load(
+                LoadSpec(
+                    url=session.url,
+                    model=self.server["served_name"],
+                    concurrency=shape["concurrency"],
+                    requests=shape["concurrency"] * spec["warm_up"]["requests_per_slot"],
+                    max_tokens=shape["max_tokens"],
+                    ignore_eos=shape["ignore_eos"],
+                    extra_body=shape["extra_body"],
+                    timeout_s=DEFAULT_TIMEOUT_S,
+                    point_id=f"warm_up_{number}",
+                    session_id=session.session_id,
+                ),
+                prompts,
+                folder / f"shape_{number}",
+            )
+            if client["counts"]["ok"] != client["counts"]["issued"]:
+                reasons.append(Reason.WARM_UP_FAILED)
+        state, more, detail = self.outcome(session)
+        return attempt.finish(state, reasons + more, detail, {"n_shapes": len(spec["warm_up"]["shapes"])})
+
+    def outcome(self, session: Session) -> tuple[StageState, list[Reason], str | None]:
+        """How the server came through a stage: completed, crashed, or stopped from outside."""
+        now = settled(session)
+        if now.server_alive() and now.state == "ready":
+            return StageState.COMPLETED, [], None
+        why, status = now.record.get("why_stopped"), now.record.get("returncode")
+        detail = f"the server ended during the stage: {why} (exit status {status})"
+        stopped = why in ("released", "interrupted", "evicted", "owner gone")
+        return StageState.FAILED, [Reason.SERVER_STOPPED if stopped else Reason.SERVER_CRASHED], detail
+
+
+def settled(session: Session, timeout_s: float = 20.0) -> Session:
+    """The session's record once it agrees with the processes: a dying server is given time to be reaped."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        now = session.refreshed()
+        if now.state == "stopped" or (now.state == "ready" and now.server_alive()):
+            return now
+        if time.monotonic() > deadline:
+            return now
+        time.sleep(0.1)
+
+
+def stage_folder(session: Session, *parts: str) -> Path:
+    """A new folder of the session for one attempt at a stage."""
+    return new_folder(session.folder.joinpath(*parts))

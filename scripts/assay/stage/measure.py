@@ -1,0 +1,135 @@
+"""The stages that are measured: one repeat of a finite point, one set of sustained windows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from assay.digest import sha256_of_file
+from assay.load import LoadSpec, Prompt, read_prompts, run_load
+from assay.records.files import write_json
+from assay.session.counters import read_counters, record_counters
+from assay.session.lease import ServerFailed, Session
+from assay.session.processes import ProcessId, call_when_gone
+from assay.stage.attempt import Attempt, write_receipt
+from assay.stage.bracket import Bench, stage_folder
+from assay.stage.server import not_run, raise_if_interrupted
+from assay.vocab import Reason, Stage, StageState
+
+
+def load_spec(bench: Bench, session: Session, point: dict[str, Any], **timing: Any) -> LoadSpec:
+    """What the load client is asked for one phase of a point."""
+    return LoadSpec(
+        url=session.url,
+        model=bench.server["served_name"],
+        concurrency=point["concurrency"],
+        max_tokens=point["max_tokens"],
+        ignore_eos=point["ignore_eos"],
+        extra_body=point["extra_body"],
+        timeout_s=point["timeout_s"],
+        seed=point["seed"],
+        planned_prompt_tokens=point["planned_prompt_tokens"],
+        point_id=point["point_id"],
+        session_id=session.session_id,
+        **timing,
+    )
+
+
+@contextmanager
+def server_watch(session: Session) -> Iterator[threading.Event]:
+    """An event that is set when the server ends: a dead server is not asked for the rest of a window."""
+    gone = threading.Event()
+    server = ProcessId.from_record(session.record["server"])
+    assert server is not None
+    call_when_gone(server, gone.set)
+    yield gone
+
+
+def run_phase(
+    bench: Bench, session: Session, spec: LoadSpec, prompts: list[Prompt], folder: Path
+) -> tuple[dict[str, Any], list[Reason]]:
+    """One phase of load with the server's counters around it; what spoils it comes back as reasons."""
+    folder.mkdir(parents=True, exist_ok=True)
+    engine_name = bench.engine.metrics_name
+    before = read_counters(session.url, engine_name)
+    with server_watch(session) as gone:
+        client = run_load(spec, prompts, folder, stop=gone)
+    after = read_counters(session.url, engine_name)
+    write_json(folder / "counters.json", record_counters(before, after, client))
+    reasons = [Reason(word) for word in client["invalid_reasons"]]
+    if client["counts"]["failed"] or client["counts"]["incomplete"]:
+        reasons.append(Reason.REQUESTS_FAILED)
+    return client, reasons
+
+
+def judge_state(
+    bench: Bench, session: Session, reasons: list[Reason], counts: dict[str, int]
+) -> tuple[StageState, list[Reason], str | None]:
+    """A dead server decides before a spoilt measurement; both facts stay in the reasons."""
+    state, more, detail = bench.outcome(session)
+    invalid = {Reason.CONCURRENCY_NOT_REACHED, Reason.CLIENT_BOUND, Reason.CLIENT_REFUSED} & set(reasons)
+    if state is StageState.COMPLETED and invalid:
+        state = StageState.INVALID
+    if state is StageState.COMPLETED and counts["ok"] == 0:
+        state, detail = StageState.FAILED, "no request succeeded"
+    return state, reasons + more, detail
+
+
+def prompts_of(bench: Bench, point_id: str) -> tuple[list[Prompt], str]:
+    path = bench.folder / "prompts" / f"{point_id}.jsonl"
+    return read_prompts(path), sha256_of_file(path)
+
+
+def run_finite(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
+    """One repeat of one finite point."""
+    bench.check_spec(spec)
+    point, repeat = spec["point"], spec["repeat"]
+    prompts, prompts_sha256 = prompts_of(bench, point["point_id"])
+    try:
+        with bench.session(Stage.WARM_UP) as session:
+            folder = stage_folder(session, "finite", point["point_id"], f"r{repeat}")
+            attempt = Attempt(spec, session, folder, bench.results)
+            load = load_spec(bench, session, point, requests=point["requests"])
+            client, reasons = run_phase(bench, session, load, prompts, folder)
+            state, reasons, detail = judge_state(bench, session, reasons, client["counts"])
+            measured = {"counts": client["counts"], "prompts_sha256": prompts_sha256}
+            record = attempt.finish(state, reasons, detail, measured)
+            raise_if_interrupted(record)
+            write_receipt(receipt, record, folder / "stage.json", bench.results)
+            return record
+    except ServerFailed as error:
+        return not_run(bench, spec, receipt, error)
+
+
+def run_sustained(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
+    """A set of windows: issue for a time, stop issuing, drain with a limit, then the next window."""
+    bench.check_spec(spec)
+    point = spec["point"]
+    prompts, prompts_sha256 = prompts_of(bench, point["point_id"])
+    try:
+        with bench.session(Stage.WARM_UP) as session:
+            folder = stage_folder(session, "sustained", point["point_id"])
+            attempt = Attempt(spec, session, folder, bench.results)
+            reasons: list[Reason] = []
+            windows: list[dict[str, Any]] = []
+            for number in range(1, point["windows"] + 1):
+                load = load_spec(
+                    bench, session, point, duration_s=point["issue_s"], drain_limit_s=point["drain_limit_s"]
+                )
+                client, more = run_phase(bench, session, load, prompts, folder / f"w{number}")
+                reasons += more
+                windows.append({"window": number, "counts": client["counts"]})
+                if not session.refreshed().server_alive():
+                    break
+            counts = {key: sum(window["counts"][key] for window in windows) for key in windows[0]["counts"]}
+            state, reasons, detail = judge_state(bench, session, reasons, counts)
+            measured = {"counts": counts, "windows": windows, "prompts_sha256": prompts_sha256}
+            record = attempt.finish(state, reasons, detail, measured)
+            raise_if_interrupted(record)
+            write_receipt(receipt, record, folder / "stage.json", bench.results)
+            return record
+    except ServerFailed as error:
+        return not_run(bench, spec, receipt, error)

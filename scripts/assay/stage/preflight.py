@@ -1,0 +1,105 @@
+"""Checks that need no server: what is declared against the engines' parsers, and against this machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+from assay.config.campaign import Campaign
+from assay.digest import sha256_of_file
+from assay.errors import BadInput, Incomplete
+from assay.gates import load_policy
+from assay.image import find_model_file
+from assay.probe import probe_topology
+from assay.records.files import read_json
+from assay.session.engines import engine
+from assay.session.engines.base import check_flags
+
+
+def check_campaign(campaign: Campaign) -> None:
+    """Flags against the engine's own list, the gate policy, what synthetic prompts need. BadInput if wrong."""
+    for name, arm in campaign.arms.items():
+        check_flags(engine(arm["engine"]), arm["flags"], campaign.path, f"arms.{name}.flags")
+    load_policy(campaign.gate_policy_path)
+    for point_id, point in campaign.points.items():
+        workload = campaign.workloads[point["workload"]]
+        models = campaign.models.values()
+        if workload["kind"] == "synthetic" and not all("vocab_size" in model for model in models):
+            lacking = [name for name, model in campaign.models.items() if "vocab_size" not in model]
+            raise BadInput(
+                f"random token ids need the vocabulary size of {lacking[0]!r}",
+                where=campaign.root / "config" / "models" / f"{lacking[0]}.yaml",
+                key="vocab_size",
+                hint=f"point {point_id} of {campaign.name} uses {point['workload']}",
+            )
+
+
+def check_machine(campaign: Campaign) -> None:
+    """GPUs, model files and ports as this machine has them now. BadInput before anything starts."""
+    check_gpus(campaign)
+    for name, model in campaign.models.items():
+        path = model["source"].get("path")
+        where = campaign.root / "config" / "models" / f"{name}.yaml"
+        if path is not None:
+            check_model_file(Path(path).expanduser(), model["sha256"], where, "source.path")
+    for name, arm in campaign.arms.items():
+        if arm.get("port"):
+            check_port(arm["port"], campaign.path, f"arms.{name}.port")
+
+
+def check_gpus(campaign: Campaign) -> None:
+    needed = campaign.config["needs"]["gpus"]
+    if needed == 0:
+        return
+    topology = probe_topology()
+    found = len(topology["gpus"])
+    if found < needed:
+        reason = f" ({topology['gpus_reason']})" if topology.get("gpus_reason") else ""
+        raise BadInput(
+            f"{campaign.name} needs {needed} GPUs, this machine has {found}{reason}",
+            where=campaign.path,
+            key="needs.gpus",
+            hint="run it on such a node; the small one that runs anywhere is campaign_local",
+        )
+
+
+def check_model_file(path: Path, sha256: str, where: Path, key: str) -> None:
+    """The file is there and is the one that was declared."""
+    if not path.is_file():
+        raise BadInput(f"no model file {path}", where=where, key=key, hint="the path of the weights on this machine")
+    found = sha256_of_file(path)
+    if found != sha256:
+        raise BadInput(f"{path} has sha256 {found}", where=where, key="sha256", hint=f"declared is {sha256}")
+
+
+def check_port(port: int, where: Path, key: str) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BadInput(
+                f"port {port} cannot be had: {error.strerror}", where=where, key=key, hint="another port, or none"
+            ) from error
+
+
+def check_image_models(campaign: Campaign, image_receipt: Path, store: Path) -> None:
+    """Model files that an image carries have the digest that was declared; checked when the image is built."""
+    try:
+        image = read_json(image_receipt)["image"]
+    except (Incomplete, KeyError) as error:
+        raise Incomplete(f"{image_receipt}: no image record") from error
+    for arm in campaign.arms.values():
+        model = campaign.models[arm["model"]]
+        name = model["source"].get("image_file")
+        if name is None or arm["image"] != image["name"]:
+            continue
+        where = campaign.root / "config" / "models" / f"{arm['model']}.yaml"
+        check_model_file(find_model_file(image, name, store), model["sha256"], where, "source.image_file")
+
+
+def describe(campaign: Campaign) -> str:
+    """One line for `assay list`."""
+    config = campaign.config
+    return json.dumps({"arms": list(config["arms"]), "points": len(config["points"]), "gpus": config["needs"]["gpus"]})

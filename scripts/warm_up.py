@@ -1,0 +1,15 @@
+"""Rule warm_up: every shape of the session once, in no measured number"""
+
+from __future__ import annotations
+
+from assay.stage.adapter import bench, finish, options
+from assay.stage.server import front_stage
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    finish(lambda: front_stage(bench(arguments.spec), arguments.spec, arguments.output))
+
+
+if __name__ == "__main__":
+    main()

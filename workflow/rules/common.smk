@@ -1,0 +1,71 @@
+# The only file with functions: what the rules need to know about campaigns.
+import os
+import sys
+from pathlib import Path
+
+from assay.digest import canonical_json, sha256_of_modules
+from assay.stage.workflow import Workflow
+
+# The interpreter stays out of params and shell text: a moved environment must not rerun anything.
+os.environ["ASSAY_PYTHON"] = sys.executable
+ROOT = Path(workflow.basedir)
+IS_MAIN = workflow.exec_mode == workflow.exec_mode.DEFAULT
+ASSAY = Workflow.open(
+    ROOT, targets=workflow.dag_settings.targets if IS_MAIN else (), is_main=IS_MAIN
+)
+CAMPAIGNS = list(ASSAY.campaigns)
+DEFAULT_CAMPAIGNS = [name for name in CAMPAIGNS if name == "campaign_local"]
+# Snakemake gives a stage all cores of the machine and cuts this down to --cores: nothing else runs meanwhile.
+ALL_CORES = 4096
+
+
+wildcard_constraints:
+    campaign="campaign_[a-z0-9_]+",
+    leg=r"[a-z][a-z0-9_]*(\.[0-9]+)?",
+    point="[a-z][a-z0-9_]*",
+    image="[a-z0-9_]+",
+    repeat="[0-9]+",
+    chart="[a-z0-9_]+",
+
+
+def spec(stage):
+    """The one parameter of a stage: the canonical JSON of exactly what it uses."""
+    return lambda wildcards: canonical_json(ASSAY.stage_spec(stage, wildcards))
+
+
+def code(*rooms):
+    """Digest of the modules that a derived stage uses: changed code reruns it, a touched file does not."""
+    return sha256_of_modules(rooms)
+
+
+def order(stage_rank):
+    """Legs one after the other, inside a leg by stage, inside a stage in the campaign's order."""
+    return lambda wildcards: ASSAY.priority(stage_rank, wildcards)
+
+
+def gpus(wildcards):
+    return ASSAY.gpus(wildcards.campaign)
+
+
+def image_receipt(wildcards):
+    return ASSAY.image_receipt(wildcards.campaign, wildcards.leg)
+
+
+def load_receipts(wildcards):
+    return ASSAY.load_receipts(wildcards.campaign, wildcards.leg)
+
+
+def all_receipts(wildcards):
+    return ASSAY.all_receipts(wildcards.campaign)
+
+
+def all_charts(wildcards):
+    return ASSAY.charts(wildcards.campaign)
+
+
+def campaign_targets(name):
+    return ASSAY.targets(name)
+
+
+def release_servers(why):
+    ASSAY.release(why)

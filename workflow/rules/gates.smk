@@ -1,0 +1,41 @@
+rule gate_before:
+    input:
+        image=image_receipt,
+        topology="results/{campaign}/receipts/probe_topology.json",
+    output:
+        "results/{campaign}/receipts/{leg}/gate_before.json",
+    log:
+        "logs/{campaign}/{leg}/gate_before.log",
+    message:
+        "{wildcards.leg}: does it answer correctly before the load?"
+    priority: order(5)
+    group:
+        "leg_{campaign}_{leg}"
+    threads: ALL_CORES
+    resources:
+        gpu=gpus,
+    params:
+        spec=spec("gate_before"),
+    shell:
+        'exec "$ASSAY_PYTHON" scripts/gate_before.py --spec {params.spec:q} --output {output} > {log} 2>&1'
+
+
+rule gate_after:
+    input:
+        load=load_receipts,
+    output:
+        "results/{campaign}/receipts/{leg}/gate_after.json",
+    log:
+        "logs/{campaign}/{leg}/gate_after.log",
+    message:
+        "{wildcards.leg}: does it still answer correctly after the load?"
+    priority: order(2)
+    group:
+        "leg_{campaign}_{leg}"
+    threads: ALL_CORES
+    resources:
+        gpu=gpus,
+    params:
+        spec=spec("gate_after"),
+    shell:
+        'exec "$ASSAY_PYTHON" scripts/gate_after.py --spec {params.spec:q} --output {output} --load {input.load} > {log} 2>&1'

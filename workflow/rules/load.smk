@@ -1,0 +1,44 @@
+rule run_finite:
+    input:
+        image=image_receipt,
+        topology="results/{campaign}/receipts/probe_topology.json",
+        prompts="results/{campaign}/prompts/{point}.jsonl",
+    output:
+        "results/{campaign}/receipts/{leg}/finite/{point}/r{repeat}.json",
+    log:
+        "logs/{campaign}/{leg}/run_finite/{point}.r{repeat}.log",
+    message:
+        "{wildcards.leg}: {wildcards.point}, repeat {wildcards.repeat}"
+    priority: order(3)
+    group:
+        "leg_{campaign}_{leg}"
+    threads: ALL_CORES
+    resources:
+        gpu=gpus,
+    params:
+        spec=spec("run_finite"),
+    shell:
+        'exec "$ASSAY_PYTHON" scripts/run_finite.py --spec {params.spec:q} --output {output} > {log} 2>&1'
+
+
+rule run_sustained:
+    input:
+        image=image_receipt,
+        topology="results/{campaign}/receipts/probe_topology.json",
+        prompts="results/{campaign}/prompts/{point}.jsonl",
+    output:
+        "results/{campaign}/receipts/{leg}/sustained/{point}.json",
+    log:
+        "logs/{campaign}/{leg}/run_sustained/{point}.log",
+    message:
+        "{wildcards.leg}: sustained windows of {wildcards.point}"
+    priority: order(3)
+    group:
+        "leg_{campaign}_{leg}"
+    threads: ALL_CORES
+    resources:
+        gpu=gpus,
+    params:
+        spec=spec("run_sustained"),
+    shell:
+        'exec "$ASSAY_PYTHON" scripts/run_sustained.py --spec {params.spec:q} --output {output} > {log} 2>&1'
