@@ -147,6 +147,9 @@ def read_volatile(library: Any | None = None) -> dict[str, Any]:
         "t_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "load_average_1min": os.getloadavg()[0],
         "memory_available_mib": None if available is None else int(available[1]) // host.KIB_PER_MIB,
+        "numa_memory_mib": {
+            str(node["node"]): node["memory_mib"] for node in host.read_numa_nodes(Path("/"))
+        },
         "gpus": nvml.read_now(library),
     }
 

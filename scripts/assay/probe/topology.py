@@ -14,6 +14,8 @@ from assay.probe.cpulist import format_cpulist, parse_cpulist
 from assay.probe.topo_text import LINK_COSTS, nvlink_count
 
 SCHEMA = "assay/topology/1"
+LEAST_MEMORY_SHARE = 0.98
+"""Of MemTotal that the NUMA nodes together must have, to be believed."""
 _FROM_NVML = (
     "uuid",
     "name",
@@ -252,6 +254,29 @@ def find_crossings(islands: list[dict[str, Any]], links: list[dict[str, Any]]) -
     return crossings
 
 
+def settle_memory(
+    numa_nodes: list[dict[str, Any]], memory_mib: int | None
+) -> tuple[list[dict[str, Any]], dict[str, str], list[dict[str, Any]]]:
+    """The nodes' memory as far as it is a fact of the machine; reasons; disagreements.
+
+    Some virtual machines get and lose memory while they run; then the nodes' sum is not the whole, changes by
+    the minute, and must not decide what is measured again: null, and the numbers go to the volatile part.
+    """
+    known = [node["memory_mib"] for node in numa_nodes]
+    if memory_mib is None or not known or None in known or sum(known) >= memory_mib * LEAST_MEMORY_SHARE:
+        missing = {
+            f"numa_nodes[{node['node']}].memory_mib": "no MemTotal of this node"
+            for node in numa_nodes
+            if node["memory_mib"] is None
+        }
+        return numa_nodes, missing, []
+    why = "the nodes' sum is less than the machine's memory: it comes and goes while the machine runs"
+    reasons = {f"numa_nodes[{node['node']}].memory_mib": why for node in numa_nodes}
+    said = {"meminfo": "all of it", "numa_nodes": "a part of it"}
+    settled = [{**node, "memory_mib": None} for node in numa_nodes]
+    return settled, reasons, [{"what": "memory_mib", "sources": said, "used": "meminfo"}]
+
+
 def build_topology(
     *,
     cpu: dict[str, Any],
@@ -274,7 +299,9 @@ def build_topology(
     gpus, gpu_disagreements = merge_gpus(nvml, topo, smi_list, sysfs_gpus, numa_nodes)
     links, link_disagreements = merge_links(nvml, topo, [gpu["index"] for gpu in gpus])
     islands = find_islands(gpus, links)
+    numa_nodes, memory_reasons, memory_disagreements = settle_memory(numa_nodes, memory_mib)
     reasons = {
+        **memory_reasons,
         **{f"cpu.{name}": "not told by lscpu or /sys" for name, value in cpu.items() if value is None},
         **({} if memory_mib is not None else {"memory_mib": "no MemTotal in /proc/meminfo"}),
         **({} if numa_nodes else {"numa_nodes": "neither /sys nor lscpu lists NUMA nodes"}),
@@ -306,7 +333,7 @@ def build_topology(
         "links": links,
         "islands": islands,
         "crossings": find_crossings(islands, links),
-        "disagreements": gpu_disagreements + link_disagreements,
+        "disagreements": gpu_disagreements + link_disagreements + memory_disagreements,
         "sources": sources,
         "reasons": reasons,
     }
