@@ -58,7 +58,9 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadInput(f"not an http address: {self.url!r}", where="--url", hint="http://127.0.0.1:8000")
         if parts.username or parts.password:
-            raise BadInput("a password in the address would enter records", where="--url", hint="--api-key-env")
+            raise BadInput(
+                "a password in the address would enter records", where="--url", hint="--api-key-env"
+            )
         if not self.timeout_s > 0:
             raise BadInput(f"must be above 0, is {self.timeout_s}", where="--timeout")
 
@@ -177,7 +179,9 @@ class ChatCounter:
             return _positive(len(tokens) if isinstance(tokens, list) else None, "tokens")
         body = {**self._chat_body(messages), "max_tokens": 1, "temperature": 0, "stream": False}
         usage = self._post(_CHAT_PATH, body).get("usage")
-        return _positive(usage.get("prompt_tokens") if isinstance(usage, dict) else None, "usage.prompt_tokens")
+        return _positive(
+            usage.get("prompt_tokens") if isinstance(usage, dict) else None, "usage.prompt_tokens"
+        )
 
     def _chat_body(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {**self._extra, "model": self._endpoint.model, "messages": list(messages)}

@@ -29,6 +29,8 @@ from assay.session.processes import ProcessId, identify, is_alive, send_signal, 
 MAX_START_FAILURES = 2
 STOP_SIGNALS = {"released": signal.SIGTERM, "interrupted": signal.SIGUSR1, "evicted": signal.SIGUSR2}
 SUPERVISOR_BUSY = 75  # EX_TEMPFAIL: the device locks could not be had
+# Supervisors outlive the stage that starts them; holding their handles keeps Python from complaining of it.
+_STARTED: list[subprocess.Popen[bytes]] = []
 
 
 class ServerFailed(AssayError):
@@ -226,6 +228,7 @@ def _start(request: LeaseRequest, mine: ProcessId) -> Session | None:
             stderr=log,
             start_new_session=True,  # a terminal's Ctrl-C is not for the supervisor
         )
+    _STARTED.append(process)
     assert process.stdin is not None
     process.stdin.write(json.dumps(spec).encode())
     process.stdin.close()
