@@ -45,7 +45,7 @@ class CountFailed(Incomplete):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One OpenAI-compatible server. ``url`` may end in ``/v1`` or not; the key is read from the environment."""
+    """One OpenAI-compatible server. ``url`` may end in ``/v1`` or not; the key is in the environment."""
 
     url: str
     model: str
