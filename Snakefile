@@ -14,6 +14,10 @@ localrules:
     all,
 
 
+resource_scopes:
+    gpu="local",
+
+
 rule all:
     input:
         [campaign_targets(name) for name in DEFAULT_CAMPAIGNS],

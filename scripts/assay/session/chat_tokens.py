@@ -22,6 +22,7 @@ _PROBE_CHAT: tuple[Mapping[str, Any], ...] = (
     {"role": "user", "content": "Count me: naïve 東京 <|im_end|> 12345."},
 )
 _CHAT_PATH = "/v1/chat/completions"
+_DEFAULT_TIMEOUT_S = 120.0
 
 
 class CountSource(StrEnum):
@@ -51,7 +52,8 @@ class Endpoint:
     model: str
     headers: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
-    timeout_s: float = 120.0
+    timeout_s: float | None = None
+    """Seconds a request may take; None leaves it to the caller's policy."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -61,7 +63,7 @@ class Endpoint:
             raise BadInput(
                 "a password in the address would enter records", where="--url", hint="--api-key-env"
             )
-        if not self.timeout_s > 0:
+        if self.timeout_s is not None and not self.timeout_s > 0:
             raise BadInput(f"must be above 0, is {self.timeout_s}", where="--timeout")
 
     @property
@@ -95,7 +97,7 @@ class Endpoint:
         """A client that follows no redirect, uses no proxy and never retries."""
         return httpx.Client(
             headers=self.request_headers(),
-            timeout=httpx.Timeout(self.timeout_s),
+            timeout=httpx.Timeout(_DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s),
             trust_env=False,
             follow_redirects=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),

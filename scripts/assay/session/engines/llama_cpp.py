@@ -37,7 +37,7 @@ class LlamaCpp:
     """The `llama_cpp` engine."""
 
     name = "llama_cpp"
-    metrics_name = "llama_cpp"
+    metrics_name = "llamacpp"
     flags: Mapping[str, Flag] = FLAGS
     ready_path = "/health"
 

@@ -1,0 +1,33 @@
+"""The server's own counters around a phase of load: `counters.json`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+
+from assay.metrics import prometheus
+
+TIMEOUT_S = 10.0
+
+
+def read_counters(url: str, engine_name: str) -> dict[str, Any]:
+    """`{"t_ns", "metrics"}` under the names all engines share; unreadable counters are null, with a reason."""
+    t_ns = time.monotonic_ns()
+    try:
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+            samples = prometheus.parse(client.get(f"{url}/metrics").raise_for_status().text)
+        return {"t_ns": t_ns, "metrics": prometheus.normalise(samples, engine_name)}
+    except (httpx.HTTPError, ValueError) as error:
+        # A server that died, or that has no metrics, has unknown counters.
+        return {
+            "t_ns": t_ns,
+            "metrics": dict.fromkeys(prometheus.NAMES),
+            "error": f"{type(error).__name__}: {error}",
+        }
+
+
+def record_counters(before: dict[str, Any], after: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:
+    """The object of counters.json: both readings, their growth, and the gauges that the client sampled."""
+    return prometheus.counters_record(before, after, client.get("server_gauges") or [])
