@@ -1,0 +1,52 @@
+"""Fixtures that more than one kind of test uses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checkout import Checkout
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What scratch checkouts share: the built image of the scripted engine."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, shared_folder: Path) -> Iterator[Checkout]:
+    """A scratch checkout with a small campaign; whatever still runs of it afterwards is ended."""
+    made = Checkout.make(tmp_path / "checkout", shared_folder)
+    yield made
+    for process in made.processes():
+        process.kill()
+    for name in ("control.json", "events.jsonl"):
+        for path in (shared_folder / "images").glob(f"fake_llama_cpp-*/{name}"):
+            path.unlink()
+
+
+@pytest.fixture(scope="session")
+def finished_checkout(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Checkout:
+    """A checkout whose campaign has run to its end. Not to be changed: tests copy it (`copy_of`)."""
+    made = Checkout.make(tmp_path_factory.mktemp("finished") / "checkout", shared_folder)
+    run = made.snakemake()
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    return made
+
+
+@pytest.fixture
+def finished(finished_checkout: Checkout, tmp_path: Path, shared_folder: Path) -> Iterator[Checkout]:
+    """A finished checkout of one's own, with Snakemake's memory of how it was made."""
+    target = tmp_path / "checkout"
+    shutil.copytree(finished_checkout.root, target, symlinks=True)
+    made = Checkout(target, shared_folder)
+    made.forget_events() if made.processes() == [] else None
+    yield made
+    for process in made.processes():
+        process.kill()
+    for name in ("control.json", "events.jsonl"):
+        for path in (shared_folder / "images").glob(f"fake_llama_cpp-*/{name}"):
+            path.unlink()
