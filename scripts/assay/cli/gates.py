@@ -43,8 +43,7 @@ def gates(
     if output_format not in ("text", "json"):
         raise BadInput(f"{output_format!r} is not known", where="--format", hint="text or json")
     chosen = load_policy(policy)
-    limit_s = chosen.timeout_s if timeout is None else timeout
-    endpoint = Endpoint(url, model, _headers(header or []), api_key_env, limit_s)
+    endpoint = Endpoint(url, model, _headers(header or []), api_key_env, timeout)
     summary = run_gates(endpoint, chosen, out, when=when, concurrency=concurrency)
     if output_format == "json":
         typer.echo(json.dumps(summary, indent=1, sort_keys=True))

@@ -23,6 +23,7 @@ _FENCED = re.compile(
 _CALL_MARKS = ("<tool_call", "<|tool_call", "[TOOL_CALLS]", "<function=", "<|python_tag|>", '"tool_calls"')
 _ENDED_WELL = ("stop", "tool_calls", "function_call")
 _MAX_DETAIL = 300
+_MAX_CODE_CHARS = 1 << 16
 
 
 def check_json(task: Task, answer: Answer, _record: Mapping[str, Any]) -> Grade:
@@ -118,6 +119,8 @@ def read_code(answer: Answer, function: str) -> str | Grade:
 
     A Grade says why there is none: cut before it was complete, no code, a syntax error, no such function.
     """
+    if len(answer.content) > _MAX_CODE_CHARS:
+        return Grade(GateOutcome.MALFORMED, GateReason.TOO_LARGE, f"more than {_MAX_CODE_CHARS} characters")
     blocks: list[str] = [text for _, text in _FENCED.findall(answer.content)]
     candidates = blocks or [answer.content]
     syntax: SyntaxError | None = None

@@ -25,15 +25,16 @@ _KEPT_HEADERS = (
 )
 _MAX_HEADER_CHARS = 300
 _REDACTED = "[redacted]"
+_SHORTEST_SECRET = 6
 
 
 class ChatClient:
     """Sends chat requests of one run of gates. Safe for use from several threads."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float):
+    def __init__(self, endpoint: Endpoint, policy_timeout_s: float):
         self._endpoint = endpoint
-        self._timeout_s = timeout_s
-        self._secrets = [secret for secret in (endpoint.api_key(), *_secret_headers(endpoint)) if secret]
+        self._timeout_s = policy_timeout_s if endpoint.timeout_s is None else endpoint.timeout_s
+        self._secrets = _secrets(endpoint)
         self._client = endpoint.client()
 
     def close(self) -> None:
@@ -164,9 +165,14 @@ def _kept_headers(headers: httpx.Headers) -> dict[str, str]:
     return {name: headers[name][:_MAX_HEADER_CHARS] for name in _KEPT_HEADERS if name in headers}
 
 
-def _secret_headers(endpoint: Endpoint) -> list[str]:
-    """Values of headers the user gave: they are sent, and never recorded."""
-    return [value for value in endpoint.headers.values() if len(value) >= 8]
+def _secrets(endpoint: Endpoint) -> list[str]:
+    """The key and the values of headers the user gave: sent, never recorded.
+
+    Shorter ones (``EMPTY``, ``none``) are no secrets, and would be found everywhere.
+    """
+    values = [endpoint.api_key() or "", *endpoint.headers.values()]
+    words = [word for value in values for word in (value, value.rpartition(" ")[2])]
+    return sorted({word for word in words if len(word) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
 
 def _replaced(value: Any, secret: str) -> Any:

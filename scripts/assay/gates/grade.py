@@ -28,8 +28,10 @@ PASS = GateOutcome.PASS
 def grade_record(task: Task, record: Mapping[str, Any], ask_thinking: bool | None) -> Grade:
     """Grade one line of tasks.jsonl against its task. A checker that raises gives could_not_run."""
     before = record.get("before_sending")
-    if before:
+    if before and before["outcome"] in (GateOutcome.UNAVAILABLE, GateOutcome.COULD_NOT_RUN):
         return Grade(GateOutcome(before["outcome"]), GateReason(before["reason"]), before.get("detail"))
+    if not record.get("response"):
+        return Grade(GateOutcome.COULD_NOT_RUN, GateReason.MISSING_RECORD, "no answer is recorded")
     try:
         return _grade(task, record, ask_thinking)
     except Exception as error:  # noqa: BLE001 - our own fault must not look like the model's

@@ -75,6 +75,9 @@ def _grade_all(
             continue
         seen[task_id, round_number] += 1
         if seen[task_id, round_number] > 1:
+            # which of the two is the answer cannot be told: neither improves the verdict
+            twice = {"outcome": GateOutcome.COULD_NOT_RUN.value, "reason": GateReason.RECORDED_TWICE.value}
+            grades.append((task.kind, twice))
             disagreements.append({"task_id": task_id, "what": "recorded twice"})
             continue
         grade = grade_record(task, record, policy.ask_thinking)
@@ -88,12 +91,17 @@ def _grade_all(
                 {"task_id": task_id, "what": what + f"graded {entry['outcome']}/{entry['reason']}"}
             )
         grades.append((task.kind, entry))
-    done = {task_id for task_id, _ in seen}
-    for task in policy.tasks:
-        if task.id not in done:
-            missing = {"outcome": GateOutcome.COULD_NOT_RUN.value, "reason": GateReason.MISSING_RECORD.value}
-            grades.append((task.kind, missing))
-            disagreements.append({"task_id": task.id, "what": "no record"})
+    # the first round is due in full, and so is every round that another one followed
+    last_round = max((round_number for _, round_number in seen), default=0)
+    for round_number in range(max(last_round, 1)):
+        for task in policy.tasks:
+            if (task.id, round_number) not in seen:
+                missing = {
+                    "outcome": GateOutcome.COULD_NOT_RUN.value,
+                    "reason": GateReason.MISSING_RECORD.value,
+                }
+                grades.append((task.kind, missing))
+                disagreements.append({"task_id": task.id, "what": "no record"})
     return grades, disagreements
 
 

@@ -30,6 +30,7 @@ class Haystack:
     source: str
     depth_percent: float
     counts_asked: int
+    words_per_token: float
 
 
 def needle_specs(gate: Mapping[str, Any], filler: Mapping[str, Any], where: Path) -> Iterator[dict[str, Any]]:
@@ -68,10 +69,12 @@ def build_haystack(
     spec: Mapping[str, Any],
     filler: Mapping[str, Any],
     count: Callable[[list[dict[str, Any]]], tuple[int, str]],
+    words_per_token: float | None = None,
 ) -> Haystack:
     """Grow or shrink the filler, a word at a time in the end, until ``count`` says the asked length.
 
-    ``count`` gives (tokens of the chat, how counted). Raises LengthNotReached, and what ``count`` raises.
+    ``count`` gives (tokens of the chat, how counted); ``words_per_token`` is a first guess, from a needle
+    made before. Raises LengthNotReached, and what ``count`` raises.
     """
     words = _Words(spec, filler)
     target = int(spec["length_tokens"])
@@ -85,8 +88,8 @@ def build_haystack(
             seen[n_words], source = count(_chat(spec, filler, words.text(n_words))[0])
         return seen[n_words]
 
-    low, high = 0, max(8, int(target * _WORDS_PER_TOKEN))
-    n_low = measure(low)
+    low, n_low = 0, measure(0)
+    high = max(8, int((target - n_low) * (words_per_token or _WORDS_PER_TOKEN)))
     if n_low > target + allowed:
         raise LengthNotReached(f"the question alone has {n_low} tokens")
     n_high = measure(high)
@@ -108,7 +111,8 @@ def build_haystack(
     if abs(seen[best] - target) > allowed:
         raise LengthNotReached(f"asked {target} tokens, nearest is {seen[best]}")
     messages, depth = _chat(spec, filler, words.text(best))
-    return Haystack(messages, seen[best], source, depth, len(seen))
+    ratio = best / max(seen[best] - seen[0], 1)
+    return Haystack(messages, seen[best], source, depth, len(seen), ratio)
 
 
 def grade_keys(content: str, key: str) -> tuple[bool, bool, list[str]]:

@@ -12,14 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from assay.digest import sha256_of_value
 from assay.errors import BadInput
 from assay.gates.answers import read_answer
 from assay.gates.checks import read_code
 from assay.gates.client import ChatClient
 from assay.gates.grade import Grade, grade_record
 from assay.gates.judge import judge, read_tasks
-from assay.gates.needles import LengthNotReached, build_haystack
+from assay.gates.needles import Haystack, LengthNotReached, build_haystack
 from assay.gates.policy import Policy
 from assay.gates.reasons import GateReason
 from assay.gates.sandbox import Limits, run_code
@@ -93,9 +92,9 @@ class _Run:
         self._endpoint, self._policy, self._out_dir = endpoint, policy, out_dir
         self._when, self._concurrency = when, concurrency
         self._lock = threading.Lock()
-        self._counter_lock = threading.Lock()
         self._in_flight = self._most_in_flight = 0
-        self._haystacks: dict[str, Any] = {}
+        self._haystacks: dict[str, Haystack | dict[str, str]] = {}
+        self._dead: dict[str, str] | None = None
         self._template: dict[str, Any] | None = None
 
     def __enter__(self) -> _Run:
@@ -105,6 +104,9 @@ class _Run:
         self._file: TextIO = (self._out_dir / TASKS_FILE).open("x", encoding="utf-8")
         fsync_folder(self._out_dir)
         self._t_start_utc = _now()
+        if self._policy.tasks:
+            self._template = read_template(self._counter)
+            self._measure_needles(self._policy.tasks)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,9 +116,6 @@ class _Run:
 
     def ask_all(self, tasks: Iterable[Task], round_number: int, stop: threading.Event | None = None) -> None:
         """Ask the tasks, so many at a time; a task is drawn only when a place for it is free."""
-        if self._template is None and self._policy.tasks:
-            with self._counter_lock:
-                self._template = read_template(self._counter)
         places = threading.Semaphore(self._concurrency)
 
         def ask(task: Task) -> None:
@@ -187,20 +186,9 @@ class _Run:
         """The chat of a task; a needle's is made to measure. None when it cannot be; the record says why."""
         if task.messages is not None:
             return [dict(message) for message in task.messages]
-        try:
-            with self._counter_lock:  # in mixed mode the same needle comes again: measured once
-                hay = self._haystacks.get(task.id)
-                if hay is None:
-                    hay = build_haystack(task.check, read_data("filler"), self._counter.count)
-                    self._haystacks[task.id] = hay
-        except LengthNotReached as error:
-            _not_sent(record, GateOutcome.COULD_NOT_RUN, GateReason.LENGTH_NOT_REACHED, str(error))
-            return None
-        except CountFailed as error:
-            if error.transport:
-                _not_sent(record, GateOutcome.UNAVAILABLE, GateReason.CONNECT, str(error))
-            else:
-                _not_sent(record, GateOutcome.COULD_NOT_RUN, GateReason.LENGTH_NOT_MEASURED, str(error))
+        hay = self._haystacks.get(task.id)
+        if not isinstance(hay, Haystack):
+            record["before_sending"] = hay
             return None
         record["needle"] = {
             "n_tokens": hay.n_tokens,
@@ -208,8 +196,31 @@ class _Run:
             "depth_percent": hay.depth_percent,
             "counts_asked": hay.counts_asked,
         }
-        messages: list[dict[str, Any]] = hay.messages
-        return messages
+        return hay.messages
+
+    def _measure_needles(self, tasks: Iterable[Task]) -> None:
+        """Make every needle's chat before the first task is sent: counting must not sit between tasks."""
+        words_per_token: float | None = None
+        for task in tasks:
+            if task.messages is not None:
+                continue
+            if self._dead is not None:  # a server that is gone is not asked once per needle
+                self._haystacks[task.id] = self._dead
+                continue
+            try:
+                hay = build_haystack(task.check, read_data("filler"), self._counter.count, words_per_token)
+                words_per_token = hay.words_per_token
+                self._haystacks[task.id] = hay
+            except LengthNotReached as error:
+                why = _unsent(GateOutcome.COULD_NOT_RUN, GateReason.LENGTH_NOT_REACHED, error)
+                self._haystacks[task.id] = why
+            except CountFailed as error:
+                if error.transport:
+                    self._dead = _unsent(GateOutcome.UNAVAILABLE, GateReason.CONNECT, error)
+                    self._haystacks[task.id] = self._dead
+                else:
+                    why = _unsent(GateOutcome.COULD_NOT_RUN, GateReason.LENGTH_NOT_MEASURED, error)
+                    self._haystacks[task.id] = why
 
     def _exchange(self, task: Task, record: dict[str, Any], messages: list[dict[str, Any]]) -> None:
         model = self._endpoint.model
@@ -235,9 +246,8 @@ class _Run:
     def _write(self, record: dict[str, Any]) -> None:
         """One line, durable before the next task. Plain ASCII: an answer may hold a lone surrogate."""
         with self._lock:
-            if self._template is not None:
-                record["template"], self._template = self._template, {}
-            record["record_sha256"] = sha256_of_value(json.loads(json.dumps(record)))
+            if self._template:
+                record["template"], self._template = self._template, None
             self._file.write(json.dumps(record, ensure_ascii=True, sort_keys=True) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -254,8 +264,9 @@ class _Run:
                 self._in_flight -= 1
 
 
-def _not_sent(record: dict[str, Any], outcome: GateOutcome, reason: GateReason, detail: str) -> None:
-    record["before_sending"] = {"outcome": outcome.value, "reason": reason.value, "detail": detail}
+def _unsent(outcome: GateOutcome, reason: GateReason, error: Exception) -> dict[str, str]:
+    """Why a task was not sent, as its record says it."""
+    return {"outcome": outcome.value, "reason": reason.value, "detail": str(error)[:300]}
 
 
 def _now() -> str:

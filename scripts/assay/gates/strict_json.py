@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 from assay.gates.reasons import GateReason
 
+MAX_DEPTH = 100
+
 
 class NotStrict(Exception):
     """The text is not strict JSON; ``reason`` says how."""
@@ -27,7 +29,7 @@ def parse_strict(text: str, *, cut: bool = False) -> Any:
     if not text.strip():
         raise NotStrict(GateReason.EMPTY, "the content is empty")
     try:
-        return json.loads(
+        value = json.loads(
             text,
             object_pairs_hook=_unique_pairs,
             parse_constant=_refuse_constant,
@@ -39,6 +41,23 @@ def parse_strict(text: str, *, cut: bool = False) -> Any:
     except json.JSONDecodeError as error:
         reason = _why_not(text, error, cut)
         raise NotStrict(reason, f"{error.msg} at character {error.pos}") from error
+    if _is_deeper(value, MAX_DEPTH):
+        raise NotStrict(GateReason.TOO_DEEP, f"nested more than {MAX_DEPTH} levels")
+    return value
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Level by level, not by recursion: what is read next must not run into the recursion limit."""
+    level = [value]
+    for _ in range(depth):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _why_not(text: str, error: json.JSONDecodeError, cut: bool) -> GateReason:

@@ -14,7 +14,6 @@ from assay.gates.needles import needle_specs
 from assay.vocab import GateKind
 
 DATA_ROOT = Path(__file__).resolve().parent / "data"
-_SYSTEM_JSON = "You answer with strict JSON."
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _json_task(item: Mapping[str, Any], gate: Mapping[str, Any]) -> Task:
     elif form == "json_schema":
         schema = {"name": item["id"], "strict": True, "schema": item["schema"]}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    messages = ({"role": "system", "content": _SYSTEM_JSON}, {"role": "user", "content": item["prompt"]})
+    messages = ({"role": "user", "content": item["prompt"]},)
     return Task(
         f"json-{item['id']}", GateKind.JSON, messages, body, item["expected"], {"schema": item["schema"]}
     )

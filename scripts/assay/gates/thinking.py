@@ -29,7 +29,8 @@ def read_template(counter: ChatCounter) -> dict[str, Any]:
             "opens_thinking": None,
             "why_unknown": "the server has no way to show its template",
         }
-    return {"tail": text[-_TAIL_CHARS:], "opens_thinking": _is_open(text), "why_unknown": None}
+    tail = text[-_TAIL_CHARS:].encode("utf-8", "replace").decode()
+    return {"tail": tail, "opens_thinking": _is_open(text), "why_unknown": None}
 
 
 def judge_thinking(records: Sequence[Mapping[str, Any]], ask: bool | None) -> dict[str, Any]:
