@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assay.errors import Incomplete
+
+PHASE_KEY = "assay.phase"
+"""Key of the file's metadata: JSON with the wall-clock anchor and the bounds of the measured phase."""
 
 _I64, _I32, _STR, _BOOL = pa.int64(), pa.int32(), pa.string(), pa.bool_()
 
@@ -46,3 +56,24 @@ REQUEST_SCHEMA = pa.schema(
     ],
     metadata={b"assay.schema": b"assay/requests/1"},
 )
+
+
+def read_requests(path: Path) -> pa.Table:
+    """All rows of a ``requests.parquet``. Raises Incomplete when it is missing, broken or lacks a column."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise Incomplete(f"{path}: not there") from error
+    except (OSError, pa.ArrowException) as error:
+        raise Incomplete(f"{path}: cannot be read: {error}") from error
+    missing = [name for name in REQUEST_SCHEMA.names if name not in table.column_names]
+    if missing:
+        raise Incomplete(f"{path}: has no column {', '.join(missing)}")
+    return table
+
+
+def phase_of(table: pa.Table) -> dict[str, Any]:
+    """The phase's facts out of the file's metadata; empty when there are none."""
+    raw = (table.schema.metadata or {}).get(PHASE_KEY.encode())
+    value = json.loads(raw) if raw else {}
+    return value if isinstance(value, dict) else {}

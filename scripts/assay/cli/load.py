@@ -1,0 +1,183 @@
+"""``assay load``: load on any OpenAI-compatible endpoint, no campaign needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import typer
+
+from assay.errors import EXIT_CHECK_FAILED, BadInput
+from assay.load import LoadSpec, read_prompts, run_load, summarise
+from assay.records.files import write_json
+
+
+def load(
+    url: Annotated[str, typer.Option(help="Base URL of the server, with or without /v1.")],
+    model: Annotated[str, typer.Option(help="Model name sent with each request.")],
+    prompts: Annotated[Path, typer.Option(help='JSONL: {"id", "messages" | "prompt" | "token_ids", ...}.')],
+    out: Annotated[Path, typer.Option(help="Folder for requests.parquet, client.json, summary.json.")],
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Streams of a closed loop; with --rate, the most in flight (none: no cap)."),
+    ] = None,
+    requests: Annotated[int | None, typer.Option(help="Requests of the measured phase.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Seconds of issuing; then what runs is drained.")
+    ] = None,
+    drain_limit: Annotated[float, typer.Option(help="Seconds the drain may take.")] = 60.0,
+    rate: Annotated[float | None, typer.Option(help="Requests per second: an open loop.")] = None,
+    arrivals: Annotated[str, typer.Option(help="poisson, constant or gamma (with --rate).")] = "poisson",
+    burstiness: Annotated[
+        float, typer.Option(help="Shape of gamma arrivals: 1 is Poisson, less is burstier.")
+    ] = 1.0,
+    ramp: Annotated[float, typer.Option(help="Seconds to grow to full load; not measured.")] = 0.0,
+    opening_per_stream: Annotated[
+        int,
+        typer.Option(
+            help="Requests of each stream before the measured phase, which follows without a drain."
+        ),
+    ] = 0,
+    opening_prompts: Annotated[
+        Path | None, typer.Option(help="Prompts of ramp and opening, not those that are measured.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the arrival times.")] = 0,
+    max_tokens: Annotated[int | None, typer.Option(help="Output limit of prompts without their own.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Ask for the full output length.")] = False,
+    endpoint: Annotated[
+        str | None, typer.Option(help="chat or completions; default by the prompt's form.")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(help="'Name: value', may be repeated.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the bearer key.")
+    ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File that holds the bearer key.")] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="PEM file of the CA to trust, for https.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
+    extra_body: Annotated[
+        str | None, typer.Option(help="JSON object merged into every request body.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="tokenizer.json, or 'server': count the output tokens of every answer too."),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="Client processes; default by the load.")] = None,
+    planned_prompt_tokens: Annotated[
+        int | None, typer.Option(help="Prompt length that was planned, to check the server's count.")
+    ] = None,
+    metrics_url: Annotated[
+        list[str] | None,
+        typer.Option(help="Prometheus address, one per replica; default URL/metrics. 'none': off."),
+    ] = None,
+    point_id: Annotated[str, typer.Option(help="Name of this point in the records.")] = "load",
+) -> None:
+    """Send prompts to an endpoint under a fixed load and record every request.
+
+    Ends 0 when the phase is valid and no request failed, 1 otherwise; the records are written either way.
+    """
+    if requests is None and duration is None:
+        raise BadInput("missing", where="--requests", hint="or --duration")
+    if concurrency is None and rate is None:
+        raise BadInput("missing", where="--concurrency", hint="or --rate")
+    spec = LoadSpec(
+        url=url,
+        model=model,
+        endpoint=endpoint,
+        concurrency=concurrency or 0,
+        requests=requests,
+        duration_s=duration,
+        drain_limit_s=drain_limit,
+        rate_per_s=rate,
+        arrivals=arrivals,
+        seed=seed,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        headers=parse_headers(header or []),
+        api_key_env=api_key_env,
+        timeout_s=timeout,
+        extra_body=parse_object(extra_body, "--extra-body"),
+        processes=processes,
+        planned_prompt_tokens=planned_prompt_tokens,
+        point_id=point_id,
+        api_key_file=api_key_file,
+        burstiness=burstiness,
+        ramp_s=ramp,
+        opening_per_stream=opening_per_stream,
+        tokenizer=tokenizer,
+        metrics_urls=metrics_addresses(url, metrics_url or []),
+        ca_file=ca_file,
+    )
+    measured = read_prompts(prompts)
+    opening = read_prompts(opening_prompts) if opening_prompts is not None else None
+    record = run_load(spec, measured, out, opening)
+    summary = summarise(out) | {name: record[name] for name in ("state", "reasons", "detail", "screens")}
+    write_json(out / "summary.json", summary)
+    for line in lines_of(summary):
+        typer.echo(line)
+    if record["state"] != "completed" or record["requests"]["failed"]:
+        raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+def parse_headers(values: list[str]) -> dict[str, str]:
+    """``Name: value`` lines. Raises BadInput."""
+    headers = {}
+    for value in values:
+        name, colon, text = value.partition(":")
+        if not colon or not name.strip():
+            raise BadInput(f"{name.strip()!r} has no value", where="--header", hint="'Name: value'")
+        headers[name.strip()] = text.strip()
+    return headers
+
+
+def parse_object(text: str | None, where: str) -> dict[str, Any]:
+    """A JSON object out of an option. Raises BadInput."""
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"not JSON: {error}", where=where) from error
+    if not isinstance(value, dict):
+        raise BadInput("not a JSON object", where=where)
+    return value
+
+
+def metrics_addresses(url: str, given: list[str]) -> tuple[str, ...]:
+    """The addresses to read counters from: those given, or ``/metrics`` of the server itself."""
+    if given == ["none"]:
+        return ()
+    if given:
+        return tuple(given)
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return (urlunsplit((parts.scheme, parts.netloc, f"{path}/metrics", "", "")),)
+
+
+def lines_of(summary: dict[str, Any]) -> list[str]:
+    """What a person wants to know first; a value that is unknown is a dash."""
+    requests, throughput, latency = summary["requests"], summary["throughput"], summary["latency"]
+
+    def show(value: Any, digits: int = 1) -> str:
+        return (
+            f"{value:,.{digits}f}" if isinstance(value, float | int) else "-" if value is None else str(value)
+        )
+
+    lines = [
+        f"requests     {requests['issued']} issued: {requests['ok']} ok, {requests['failed']} failed, "
+        f"{requests['incomplete']} incomplete",
+        f"throughput   {show(throughput['output_tok_s'])} output tok/s over "
+        f"{show(throughput['elapsed_s'], 2)} s, drain included",
+    ]
+    for name, label in (("ttft_ms", "first token"), ("tpot_ms", "per token"), ("e2e_ms", "end to end")):
+        stats = latency[name]
+        top = "p99" if stats["p99"] is not None else "p90" if stats["p90"] is not None else "max"
+        lines.append(f"{label:<12} p50 {show(stats['p50'])} ms, {top} {show(stats[top])} ms (n {stats['n']})")
+    if requests["error_classes"]:
+        lines.append(
+            "failures     " + ", ".join(f"{n} {name}" for name, n in requests["error_classes"].items())
+        )
+    state = summary["state"] + (f": {', '.join(summary['reasons'])}" if summary["reasons"] else "")
+    lines.append(f"state        {state}" + (f" ({summary['detail']})" if summary["detail"] else ""))
+    return lines

@@ -1,0 +1,47 @@
+"""Receive stamps: the kernel's wall-clock stamp of a segment on the monotonic axis.
+
+``SO_TIMESTAMPNS`` stamps with CLOCK_REALTIME. The offset to CLOCK_MONOTONIC is read in pairs, monotonic
+before and after, of which the tightest counts, and again every half second: a step of the wall clock moves
+the offset, slewing moves both clocks alike.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+
+SO_TIMESTAMPNS = 35
+ANCILLARY_BYTES = 64
+PAIRINGS = 9
+_SLACK_NS = 20_000
+
+unpack_timespec = struct.Struct("qq").unpack
+
+
+def realtime_offset_ns() -> tuple[int, int]:
+    """(CLOCK_REALTIME - CLOCK_MONOTONIC, half the width of the reading that gave it), in ns."""
+    best_width, best_offset = None, 0
+    for _ in range(PAIRINGS):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        if best_width is None or after - before < best_width:
+            best_width, best_offset = after - before, real - (before + after) // 2
+    return best_offset, (best_width or 0) // 2
+
+
+class StampClock:
+    """Holds the offset; ``offset_ns`` is read directly in the hot path."""
+
+    __slots__ = ("n_steps", "offset_ns", "uncertainty_ns")
+
+    def __init__(self) -> None:
+        self.offset_ns, self.uncertainty_ns = realtime_offset_ns()
+        self.n_steps = 0
+
+    def refresh(self) -> None:
+        """Read the offset again; a jump beyond the readings' width is a step of the wall clock."""
+        offset, uncertainty = realtime_offset_ns()
+        if abs(offset - self.offset_ns) > uncertainty + self.uncertainty_ns + _SLACK_NS:
+            self.n_steps += 1
+        self.offset_ns, self.uncertainty_ns = offset, uncertainty

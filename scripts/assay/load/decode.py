@@ -1,0 +1,406 @@
+"""What one streamed response says: output events and their times, usage, finish, errors.
+
+Decoding is incremental: a request's bytes are decoded in batches while it runs, so that a long answer is
+held as eight bytes an event. Events of one stream differ mostly in their text. Once an event has been
+decoded fully, later ones that share its bytes before and after that text are recognised by these bytes; that
+this is exact is proven once per pattern, by decoding a probe.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import Any
+
+import msgspec
+
+from assay.load.sse import EventTooLong, SseEvent, SseParser
+
+BODY_HEAD_BYTES = 8 << 10
+BODY_TAIL_BYTES = 8 << 10
+TEXT_LIMIT_BYTES = 4 << 20
+ERROR_TEXT_LIMIT = 2_000
+
+_decode_json = msgspec.json.Decoder().decode
+_UNSAFE = re.compile(rb'[\x00-\x1f"\\]')  # what may not stand in a string literal as it is, or ends it
+_TEXT_KEY = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"')
+_THINK = b"<think>"
+_PROBE = "a probe 7f3c"
+_GIVE_UP_LEARNING = 4
+_INT32_MAX = 2**31 - 1
+
+
+def count_or_none(value: object) -> int | None:
+    """A token count as servers send it; anything that is not a plain non-negative integer is unknown."""
+    return value if type(value) is int and 0 <= value <= _INT32_MAX else None
+
+
+class StreamDecoder:
+    """Decodes the body of one 200 response. Times are nanoseconds of the client's monotonic clock."""
+
+    __slots__ = (
+        "_answer",
+        "_delimiter",
+        "_head",
+        "_head_bytes",
+        "_learned_in_vain",
+        "_prefix",
+        "_reasoning",
+        "_sse",
+        "_suffix",
+        "_tail",
+        "_template_is_answer",
+        "_text_bytes",
+        "_think_tail",
+        "error_text",
+        "finish_reason",
+        "n_bytes",
+        "n_cached",
+        "n_events",
+        "n_first_chunk",
+        "n_output",
+        "n_prompt",
+        "n_reasoning",
+        "output_times",
+        "protocol_error",
+        "reasoning_seen",
+        "t_first_answer_ns",
+        "t_first_event_ns",
+        "terminal_seen",
+        "text_complete",
+        "think_tag_seen",
+    )
+
+    def __init__(self) -> None:
+        self._sse = SseParser()
+        self._prefix: bytes | None = None
+        self._suffix = self._delimiter = b""
+        self._template_is_answer = True
+        self._learned_in_vain = 0
+        self._head: list[bytes] = []
+        self._head_bytes = 0
+        self._tail: list[bytes] = []
+        self._answer: list[bytes] = []
+        self._reasoning: list[bytes] = []
+        self._text_bytes = 0
+        self._think_tail = b""
+        self.n_bytes = 0
+        self.n_events = 0
+        self.output_times = array("q")
+        self.t_first_event_ns: int | None = None
+        self.t_first_answer_ns: int | None = None
+        self.terminal_seen = False
+        self.finish_reason: str | None = None
+        self.error_text: str | None = None
+        self.protocol_error: str | None = None
+        self.n_prompt: int | None = None
+        self.n_cached: int | None = None
+        self.n_output: int | None = None
+        self.n_reasoning: int | None = None
+        self.n_first_chunk: int | None = None
+        self.reasoning_seen = False
+        self.think_tag_seen = False
+        self.text_complete = True
+
+    # ------------------------------------------------------------------ bytes
+
+    def feed(self, chunks: list[bytes], times: list[int]) -> None:
+        """Take the next pieces of the body, each with the time it was received."""
+        self._keep_body(chunks)
+        at, n = 0, len(chunks)
+        while at < n:
+            chunk = chunks[at]
+            prefix = self._prefix
+            if prefix is not None and chunk.startswith(prefix) and self._sse.at_boundary:
+                taken = self._take_run(chunks, times, at)
+                if taken:
+                    at += taken
+                    continue
+            self._feed_slowly(chunk, times[at])
+            at += 1
+
+    def close(self, t_ns: int) -> None:
+        """The body ended cleanly at ``t_ns``."""
+        for event in self._sse.close():
+            self._event(event, t_ns)
+        if self.n_events == 0 and self.n_bytes and self.protocol_error is None:
+            self._not_a_stream()
+
+    def body(self) -> str:
+        """What was received, bounded: its head and its tail."""
+        head = b"".join(self._head)[:BODY_HEAD_BYTES]
+        rest = self.n_bytes - len(head)
+        if rest <= 0:
+            return head.decode("utf-8", "replace")
+        tail = b"".join(self._tail)[-min(rest, BODY_TAIL_BYTES) :]
+        gap = rest - len(tail)
+        middle = f"\n[... {gap} bytes left out ...]\n" if gap else ""
+        return head.decode("utf-8", "replace") + middle + tail.decode("utf-8", "replace")
+
+    def texts(self) -> tuple[str, str] | None:
+        """(reasoning, answer) as text, or None when it was too long or partly tool calls."""
+        if not self.text_complete:
+            return None
+        try:
+            return b"".join(self._reasoning).decode(), b"".join(self._answer).decode()
+        except UnicodeDecodeError:
+            return None
+
+    def _keep_body(self, chunks: list[bytes]) -> None:
+        n_bytes = sum(map(len, chunks))
+        self.n_bytes += n_bytes
+        if self._head_bytes < BODY_HEAD_BYTES:
+            piece = b"".join(chunks)[: BODY_HEAD_BYTES - self._head_bytes]
+            self._head.append(piece)
+            self._head_bytes += len(piece)
+        if len(chunks) >= 16:
+            self._tail = [chunk[-BODY_TAIL_BYTES:] for chunk in chunks[-16:]]
+        else:
+            self._tail = [*self._tail, *(chunk[-BODY_TAIL_BYTES:] for chunk in chunks)][-16:]
+
+    # ------------------------------------------------------------------ events
+
+    def _feed_slowly(self, chunk: bytes, t_ns: int) -> None:
+        try:
+            events = self._sse.feed(chunk)
+        except EventTooLong as error:
+            self.protocol_error = self.protocol_error or str(error)
+            self._sse = SseParser()
+            return
+        for event in events:
+            self._event(event, t_ns)
+        if len(events) == 1 and self._learned_in_vain < _GIVE_UP_LEARNING:
+            data = events[0].data
+            if len(chunk) == len(data) + 8 and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n"):
+                self._learn(data)
+
+    def _take_run(self, chunks: list[bytes], times: list[int], at: int) -> int:
+        """Recognise the chunks from ``at`` on that are one event of the learned pattern each; how many."""
+        prefix, suffix = self._prefix, self._suffix
+        assert prefix is not None
+        joined = b"".join(chunks[at:])
+        texts = joined[len(prefix) :].split(self._delimiter)
+        end = texts[-1].find(suffix)
+        if end < 0:
+            texts.pop()
+        else:
+            texts[-1] = texts[-1][:end]
+        around = len(prefix) + len(suffix)
+        n = len(texts)
+        if [len(text) + around for text in texts] != list(map(len, chunks[at : at + n])):
+            n = _count_while(
+                len(text) + around == len(chunk) for text, chunk in zip(texts, chunks[at:], strict=False)
+            )
+        if not all(texts[:n]):
+            n = _count_while(bool(text) for text in texts[:n])
+        text = b"".join(texts[:n])
+        if _UNSAFE.search(text):
+            n = _count_while(not _UNSAFE.search(text) for text in texts[:n])
+            text = b"".join(texts[:n])
+        if n:
+            try:
+                if not text.isascii():
+                    for piece in texts[:n]:
+                        piece.decode()
+            except UnicodeDecodeError:
+                return 0
+            self._learned_in_vain = 0
+            self.n_events += n
+            self.output_times.extend(times[at : at + n])
+            if self._template_is_answer and self.t_first_answer_ns is None:
+                self.t_first_answer_ns = times[at]
+            self._keep_text(text, self._template_is_answer)
+        return n
+
+    def _learn(self, data: bytes) -> None:
+        """Make a pattern of an event just decoded, if its text can stand apart from the rest."""
+        matches = list(_TEXT_KEY.finditer(data))
+        for match in matches:
+            start = match.end()
+            end = data.find(b'"', start)
+            if end <= start or b"\\" in data[start:end]:
+                continue
+            found = _text_event(data)
+            probe = _text_event(data[:start] + _PROBE.encode() + data[end:])
+            if found is None or probe is None or probe[0] != _PROBE or probe[1:] != found[1:]:
+                continue
+            self._prefix = b"data: " + data[:start]
+            self._suffix = data[end:] + b"\n\n"
+            self._delimiter = self._suffix + self._prefix
+            self._template_is_answer = found[1]
+            self._learned_in_vain += 1
+            return
+
+    def _event(self, event: SseEvent, t_ns: int) -> None:
+        self.n_events += 1
+        if self.t_first_event_ns is None:
+            self.t_first_event_ns = t_ns
+        data = event.data.strip()
+        if data == b"[DONE]":
+            self.terminal_seen = True
+            return
+        try:
+            value = _decode_json(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if event.name == b"error":
+                self._error(data.decode("utf-8", "replace"))
+            elif self.protocol_error is None:
+                self.protocol_error = f"an event is not JSON: {error}"[:ERROR_TEXT_LIMIT]
+            return
+        if not isinstance(value, dict):
+            if event.name == b"error":
+                self._error(data.decode("utf-8", "replace"))
+            elif self.protocol_error is None:
+                self.protocol_error = "an event is not a JSON object"
+            return
+        if event.name == b"error" or is_error_object(value):
+            self._error(data.decode("utf-8", "replace"))
+        self._object(value, t_ns)
+
+    def _object(self, value: dict[str, Any], t_ns: int) -> None:
+        answer, reasoning, tools, finish = "", "", False, None
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            a, r, tool = output_of_choice(choice)
+            answer, reasoning, tools = answer + a, reasoning + r, tools or tool
+            reason = choice.get("finish_reason")
+            if isinstance(reason, dict):  # SGLang's own form
+                reason = reason.get("type")
+            if isinstance(reason, str) and reason:
+                finish = reason
+        if finish is not None:
+            self.finish_reason = finish[:100]
+            self.terminal_seen = True
+            if finish in ("abort", "error"):
+                self._error(f"finish_reason {finish}")
+        usage = value.get("usage")
+        n_output = self._usage(usage) if isinstance(usage, dict) else None
+        if not (answer or reasoning or tools):
+            return
+        if not self.output_times and finish is None and n_output:
+            self.n_first_chunk = n_output
+        self.output_times.append(t_ns)
+        if reasoning:
+            self._keep_text(reasoning.encode("utf-8", "surrogatepass"), False)
+        if (answer or tools) and self.t_first_answer_ns is None:
+            self.t_first_answer_ns = t_ns
+        if answer:
+            self._keep_text(answer.encode("utf-8", "surrogatepass"), True)
+        if tools:
+            self.text_complete = False
+
+    def _usage(self, usage: dict[str, Any]) -> int | None:
+        """Take what a usage object says; later objects overwrite earlier ones. Its output count."""
+        n_prompt = count_or_none(usage.get("prompt_tokens"))
+        n_output = count_or_none(usage.get("completion_tokens"))
+        prompt_details = usage.get("prompt_tokens_details")
+        output_details = usage.get("completion_tokens_details")
+        n_cached = (
+            count_or_none(prompt_details.get("cached_tokens")) if isinstance(prompt_details, dict) else None
+        )
+        n_reasoning = (
+            count_or_none(output_details.get("reasoning_tokens"))
+            if isinstance(output_details, dict)
+            else None
+        )
+        if n_reasoning is None:
+            n_reasoning = count_or_none(usage.get("reasoning_tokens"))  # SGLang's place
+        self.n_prompt = self.n_prompt if n_prompt is None else n_prompt
+        self.n_output = self.n_output if n_output is None else n_output
+        self.n_cached = self.n_cached if n_cached is None else n_cached
+        self.n_reasoning = self.n_reasoning if n_reasoning is None else n_reasoning
+        return n_output
+
+    def _keep_text(self, text: bytes, is_answer: bool) -> None:
+        if is_answer:
+            if not self.think_tag_seen:
+                window = self._think_tail + text
+                if _THINK in window:
+                    self.think_tag_seen = True
+                self._think_tail = window[-len(_THINK) + 1 :]
+        else:
+            self.reasoning_seen = True
+        if self.text_complete:
+            self._text_bytes += len(text)
+            if self._text_bytes > TEXT_LIMIT_BYTES:
+                self.text_complete = False
+                self._answer, self._reasoning = [], []
+            else:
+                (self._answer if is_answer else self._reasoning).append(text)
+
+    def _error(self, text: str) -> None:
+        if self.error_text is None:
+            self.error_text = text[:ERROR_TEXT_LIMIT]
+
+    def _not_a_stream(self) -> None:
+        """A 200 body without one event: an error object in plain JSON is an error, all else no stream."""
+        try:
+            value = _decode_json(b"".join(self._head))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            value = None
+        if isinstance(value, dict) and is_error_object(value):
+            self._error(self.body())
+        else:
+            self.protocol_error = "the body has no server-sent event"
+
+
+def _count_while(answers: Any) -> int:
+    n = 0
+    for answer in answers:
+        if not answer:
+            break
+        n += 1
+    return n
+
+
+def is_error_object(value: dict[str, Any]) -> bool:
+    """An error as servers put it into a stream: a non-null ``error``, or ``object: error``."""
+    return bool(value.get("error")) or value.get("object") == "error" or value.get("type") == "error"
+
+
+def output_of_choice(choice: dict[str, Any]) -> tuple[str, str, bool]:
+    """(answer text, reasoning text, has tool-call delta) of one choice of a chunk."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        text = choice.get("text")
+        return (text if isinstance(text, str) else ""), "", False
+    answer, reasoning = delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning")
+    if isinstance(answer, list):  # content in typed parts
+        parts = [part for part in answer if isinstance(part, dict)]
+        answer = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+    tools = bool(delta.get("tool_calls")) or bool(delta.get("function_call"))
+    return (
+        answer if isinstance(answer, str) else "",
+        reasoning if isinstance(reasoning, str) else "",
+        tools,
+    )
+
+
+def _text_event(data: bytes) -> tuple[str, bool, object] | None:
+    """(its text, is it answer text, everything else) of an event with one text and nothing to count.
+
+    None when the event carries more than one text, a finish, a usage, a tool call or an error: such events
+    are always decoded.
+    """
+    try:
+        value = _decode_json(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(value, dict) or is_error_object(value) or value.get("usage") is not None:
+        return None
+    choices = value.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        return None
+    choice = choices[0]
+    answer, reasoning, tools = output_of_choice(choice)
+    if tools or choice.get("finish_reason") is not None or bool(answer) == bool(reasoning):
+        return None
+    place = choice["delta"] if isinstance(choice.get("delta"), dict) else choice
+    text = answer or reasoning
+    keys = [key for key in ("content", "text", "reasoning_content", "reasoning") if place.get(key) == text]
+    if len(keys) != 1:
+        return None
+    place[keys[0]] = None
+    return text, bool(answer), value

@@ -1,0 +1,148 @@
+"""One request and its response: what is noted while it runs, and the row it ends as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.load.decode import BODY_HEAD_BYTES, BODY_TAIL_BYTES, ERROR_TEXT_LIMIT, StreamDecoder
+from assay.load.journal import Row
+from assay.vocab import ErrorClass, RequestStatus
+
+DECODE_BATCH = 64
+"""Pieces of a body that may wait before they are decoded: bounds what a long answer holds."""
+
+
+class Exchange:
+    """State of one request. The connection appends ``chunks`` and ``times``; nothing is decoded there."""
+
+    __slots__ = (
+        "chunks",
+        "connection",
+        "content_encoding",
+        "deadline_ns",
+        "decoder",
+        "done",
+        "error_body",
+        "error_body_bytes",
+        "index",
+        "measured",
+        "prompt",
+        "stamped_by_kernel",
+        "status_code",
+        "t_headers_ns",
+        "t_scheduled_ns",
+        "t_send_ns",
+        "times",
+        "worker",
+    )
+
+    def __init__(self, index: int, prompt: int, worker: int, measured: bool, t_scheduled_ns: int) -> None:
+        self.index, self.prompt, self.worker, self.measured = index, prompt, worker, measured
+        self.t_scheduled_ns = t_scheduled_ns
+        self.deadline_ns = 0
+        self.t_send_ns: int | None = None
+        self.t_headers_ns: int | None = None
+        self.status_code: int | None = None
+        self.content_encoding: str | None = None
+        self.stamped_by_kernel = True
+        self.chunks: list[bytes] = []
+        self.times: list[int] = []
+        self.decoder = StreamDecoder()
+        self.error_body: list[bytes] = []
+        self.error_body_bytes = 0
+        self.done = False
+        self.connection: Any = None  # the one that carries it, while it runs
+
+    def decode(self) -> None:
+        """Decode what waits. A body that is not a 200 stream is only kept, bounded."""
+        chunks, times = self.chunks, self.times
+        if not chunks:
+            return
+        self.chunks, self.times = [], []
+        if self.status_code == 200 and self.content_encoding is None:
+            self.decoder.feed(chunks, times)
+            return
+        for chunk in chunks:
+            room = BODY_HEAD_BYTES + BODY_TAIL_BYTES - self.error_body_bytes
+            if room > 0:
+                self.error_body.append(chunk[:room])
+                self.error_body_bytes += min(len(chunk), room)
+
+    def row(
+        self, t_end_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None, texts: bool
+    ) -> Row:
+        """The record. ``failure`` is what the transport saw, ``incomplete`` why we ended it ourselves.
+
+        The body ended cleanly when both are None. ``texts`` asks for the text even where usage came.
+        """
+        self.decode()
+        decoder = self.decoder
+        if (
+            failure is None
+            and incomplete is None
+            and self.status_code == 200
+            and self.content_encoding is None
+        ):
+            decoder.close(t_end_ns)
+        status, error_class, error_text = self._judge(failure, incomplete)
+        ok = status is RequestStatus.OK
+        body: str | None = None
+        if not ok:
+            body = b"".join(self.error_body).decode("utf-8", "replace") if self.error_body else decoder.body()
+        stamped = self.t_headers_ns is not None
+        return Row(
+            self.index,
+            self.prompt,
+            self.worker,
+            self.measured,
+            status.value,
+            None if error_class is None else error_class.value,
+            None if error_text is None else error_text[:ERROR_TEXT_LIMIT],
+            body or None,
+            self.status_code,
+            decoder.finish_reason,
+            decoder.terminal_seen,
+            ("kernel" if self.stamped_by_kernel else "user") if stamped else None,
+            self.t_scheduled_ns,
+            self.t_send_ns,
+            self.t_headers_ns,
+            decoder.t_first_event_ns,
+            decoder.t_first_answer_ns,
+            t_end_ns,
+            decoder.output_times.tobytes(),
+            decoder.n_prompt,
+            decoder.n_cached,
+            decoder.n_output,
+            decoder.n_reasoning,
+            decoder.n_first_chunk,
+            decoder.reasoning_seen,
+            decoder.think_tag_seen,
+            decoder.texts() if ok and (texts or decoder.n_output is None) else None,
+        )
+
+    def _judge(
+        self, failure: tuple[ErrorClass, str] | None, incomplete: str | None
+    ) -> tuple[RequestStatus, ErrorClass | None, str | None]:
+        """``ok`` takes all of: status 200, an output token, a terminal marker, no error object."""
+        decoder = self.decoder
+        if incomplete is not None:
+            return RequestStatus.INCOMPLETE, None, incomplete
+        failed = RequestStatus.FAILED
+        if failure is not None and failure[0] in (ErrorClass.TIMEOUT, ErrorClass.CLIENT):
+            return failed, *failure
+        if self.status_code is not None and self.status_code != 200:
+            return failed, ErrorClass.HTTP_STATUS, f"HTTP status {self.status_code}"
+        if self.content_encoding is not None:
+            return failed, ErrorClass.PROTOCOL, f"content-encoding {self.content_encoding} was not asked for"
+        if decoder.error_text is not None:
+            return failed, ErrorClass.IN_STREAM, decoder.error_text
+        if failure is not None and failure[0] is not ErrorClass.TRUNCATED:
+            return failed, *failure
+        if decoder.protocol_error is not None:
+            return failed, ErrorClass.PROTOCOL, decoder.protocol_error
+        if not decoder.terminal_seen:
+            why = failure[1] if failure else "the body ended"
+            return failed, ErrorClass.TRUNCATED, f"no terminal marker: {why}"
+        if not decoder.output_times:
+            return failed, ErrorClass.NO_OUTPUT, "a terminal marker, but no output"
+        return RequestStatus.OK, None, None

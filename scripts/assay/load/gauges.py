@@ -1,0 +1,93 @@
+"""The server's own view beside the client's: gauges and counters read while the load runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from assay.metrics import prometheus
+
+ANSWER_LIMIT_BYTES = 8 << 20
+GAUGE_SAMPLES_LIMIT = 4_000
+
+
+class ServerWatch:
+    """Reads ``/metrics`` of one or several replicas: counters before and after, gauges in between.
+
+    A failed read is a sample without values and with a ``reason``; it never ends a load.
+    """
+
+    def __init__(self, urls: Sequence[str], interval_s: float, timeout_s: float = 2.0) -> None:
+        self._urls, self._interval_s = tuple(urls), interval_s
+        # A connection each time: a kept one would hold a thread of some servers.
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False, headers={"connection": "close"})
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.gauges: list[dict[str, Any]] = []
+        self.before: dict[str, Any] | None = None
+        self.after: dict[str, Any] | None = None
+
+    def read(self) -> tuple[dict[str, float] | None, str | None]:
+        """(samples summed over the replicas, why there are none)."""
+        replicas = []
+        for url in self._urls:
+            try:
+                response = self._client.get(url)
+            except httpx.HTTPError as error:
+                return None, f"{type(error).__name__}"
+            if response.status_code != 200:
+                return None, f"HTTP status {response.status_code}"
+            if len(response.content) > ANSWER_LIMIT_BYTES:
+                return None, f"an answer of {len(response.content)} bytes"
+            try:
+                replicas.append(prometheus.parse(response.text))
+            except ValueError as error:
+                return None, f"not Prometheus text: {error}"[:200]
+        return prometheus.add(replicas), None
+
+    def counters(self) -> dict[str, Any]:
+        """One reading of the normalised counters."""
+        samples, reason = self.read() if self._urls else (None, "no metrics address")
+        result: dict[str, Any] = {
+            "t_ns": time.monotonic_ns(),
+            "metrics": prometheus.normalise(samples or {}),
+            "engine": prometheus.engine_of(samples or {}),
+        }
+        return result if reason is None else result | {"reason": reason}
+
+    def start(self) -> None:
+        self.before = self.counters()
+        if self._urls:
+            self._thread = threading.Thread(target=self._run, name="assay-gauges", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.after = self.counters()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._client.close()
+
+    def record(self) -> dict[str, Any]:
+        """The object of ``counters.json``."""
+        assert self.before is not None
+        assert self.after is not None
+        return prometheus.counters_record(self.before, self.after, self.gauges)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            samples, reason = self.read()
+            sample: dict[str, Any] = {"t_ns": time.monotonic_ns(), **prometheus.gauges(samples or {})}
+            self.gauges.append(sample if reason is None else sample | {"reason": reason})
+            if len(self.gauges) >= GAUGE_SAMPLES_LIMIT:
+                self.gauges = self.gauges[::2]
+                self._interval_s *= 2

@@ -1,0 +1,418 @@
+"""One client process: its connections, its event loop, its journal.
+
+Started as ``python -m assay.load.worker``; takes its plan and commands from standard input and reports, one
+JSON object a line, on standard output. It imports neither numpy nor pyarrow, so it starts quickly and stays
+small.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import os
+import resource
+import select
+import signal
+import ssl
+import struct
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from assay.load.clock import StampClock
+from assay.load.connection import REFUSED_BY_HOST, Connection, State
+from assay.load.exchange import Exchange
+from assay.load.health import TICK_NS, HealthMeter
+from assay.load.issue import ClosedLoop, Issuer, OpenLoop
+from assay.load.journal import JournalWriter
+from assay.load.plan import SharedCounter, WorkerPlan
+from assay.load.timer import Timer, die_with_parent, sharpen_timers
+from assay.vocab import ErrorClass
+
+IDLE_LIMIT_NS = 2_000_000_000
+"""A kept connection idle for longer is replaced: servers close theirs after about five seconds."""
+CONNECT_LIMIT_NS = 30_000_000_000
+PRECONNECTED_OPEN_LOOP = 16
+CACHED_BODY_BYTES = 64 << 10
+CACHED_BODIES = 4_096
+FLUSH_NS = 250_000_000
+CLOCK_NS = 500_000_000
+SAMPLE_NS = 1_000_000_000
+_IN = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+_monotonic_ns = time.monotonic_ns
+
+
+class Worker:
+    """The event loop and everything it drives."""
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        self.plan = plan
+        self._epoll = select.epoll()
+        self._table: dict[int, Connection] = {}
+        self._clock = StampClock()
+        self._timer = Timer()
+        self._meter = HealthMeter()
+        self._journal = JournalWriter(Path(plan.journal_path))
+        self._counter = SharedCounter(plan.counter_fd, plan.n_processes > 1)
+        self._tls = _tls_context(plan) if plan.tls else None
+        self._addresses = [(family, tuple(address)) for family, address in plan.addresses]
+        self._heads = {name: head.encode() for name, head in plan.heads.items()}
+        with open(plan.bodies_path, "rb") as stream:
+            self._bodies = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+        self._cache: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
+        self._running: set[Exchange] = set()
+        self._deadlines: deque[Exchange] = deque()
+        self._ended: list[tuple[Exchange, int, tuple[ErrorClass, str] | None, str | None]] = []
+        self._freed: deque[tuple[Connection, int, bool, bool]] = deque()
+        self._n_workers = plan.process
+        self._n_measured_running = 0
+        self._commands = b""
+        self._t_go_ns: int | None = None
+        self._opened_told = False
+        self._stop = False
+        self.refused: str | None = None
+        self._connect_error: str | None = None
+        self._n_reads = 0
+        self._epoll.register(0, select.EPOLLIN)
+        self._epoll.register(self._timer.fd, select.EPOLLIN)
+        self._issuer: Issuer
+        if plan.rate_per_s is None:
+            streams = [self._connection(number) for number in plan.streams]
+            self._connections = list(streams)
+            self._issuer = ClosedLoop(plan, self, self._counter, streams)
+        else:
+            self._connections = []
+            n_first = min(plan.in_flight_cap or PRECONNECTED_OPEN_LOOP, PRECONNECTED_OPEN_LOOP)
+            self._issuer = OpenLoop(plan, self, [self.new_connection() for _ in range(n_first)])
+
+    def _connection(self, number: int) -> Connection:
+        return Connection(self, number, self._addresses, self._clock, self._tls, self.plan.server_name)
+
+    # ------------------------------------------------------------------ what issuers use
+
+    def new_connection(self) -> Connection:
+        connection = self._connection(self._n_workers)
+        self._n_workers += self.plan.n_processes
+        self._connections.append(connection)
+        return connection
+
+    def issue(self, connection: Connection, index: int, measured: bool, t_scheduled_ns: int) -> None:
+        entries = self.plan.bodies if measured else self.plan.opening_bodies
+        exchange = Exchange(index, index % len(entries), connection.worker, measured, t_scheduled_ns)
+        exchange.connection = connection
+        self._running.add(exchange)
+        self._n_measured_running += measured
+        now_ns = _monotonic_ns()
+        exchange.deadline_ns = now_ns + round(self.plan.timeout_s * 1e9)
+        self._deadlines.append(exchange)
+        if connection.state is State.IDLE:
+            if now_ns - connection.idle_since_ns <= IDLE_LIMIT_NS:
+                self._send(connection, exchange)
+                return
+            connection.close()
+        connection.waiting = exchange
+        self._open(connection)
+
+    def _open(self, connection: Connection) -> None:
+        try:
+            connection.open()
+        except OSError as error:
+            connection.close()
+            self.connection_failed(connection, error)
+
+    def _send(self, connection: Connection, exchange: Exchange) -> None:
+        key = (exchange.measured, exchange.prompt)
+        request = self._cache.get(key)
+        if request is None:
+            entry = (self.plan.bodies if exchange.measured else self.plan.opening_bodies)[exchange.prompt]
+            head = self._heads[entry.endpoint] + b"%d\r\n\r\n" % entry.length
+            request = head, self._bodies[entry.offset : entry.offset + entry.length]
+            if entry.length <= CACHED_BODY_BYTES and len(self._cache) < CACHED_BODIES:
+                self._cache[key] = request
+        connection.send(exchange, *request)
+
+    def give_up(self, index: int, measured: bool, t_scheduled_ns: int, now_ns: int, why: str) -> None:
+        """Record a request that was due and could not be sent."""
+        entries = self.plan.bodies if measured else self.plan.opening_bodies
+        exchange = Exchange(index, index % len(entries), -1, measured, t_scheduled_ns)
+        self._ended.append((exchange, now_ns, None, why))
+
+    # ------------------------------------------------------------------ what connections tell
+
+    def watch(self, connection: Connection, writable: bool) -> None:
+        mask = select.EPOLLIN | select.EPOLLOUT if writable else select.EPOLLIN
+        if connection.fd in self._table:
+            self._epoll.modify(connection.fd, mask)
+        else:
+            self._table[connection.fd] = connection
+            self._epoll.register(connection.fd, mask)
+
+    def unwatch(self, connection: Connection) -> None:
+        if self._table.pop(connection.fd, None) is not None:
+            self._epoll.unregister(connection.fd)
+
+    def connection_ready(self, connection: Connection) -> None:
+        exchange, connection.waiting = connection.waiting, None
+        if exchange is not None:
+            self._send(connection, exchange)
+
+    def connection_failed(self, connection: Connection, error: OSError) -> None:
+        text = error.strerror or str(error)
+        self._connect_error = text
+        by_host = error.errno in REFUSED_BY_HOST
+        if by_host:
+            self.refused = f"the host refused a socket: {text}"
+        exchange, connection.waiting = connection.waiting, None
+        if exchange is not None:
+            kind = ErrorClass.CLIENT if by_host else ErrorClass.CONNECT
+            self.exchange_ended(connection, exchange, _monotonic_ns(), (kind, f"no connection: {text}"))
+
+    def exchange_ended(
+        self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
+    ) -> None:
+        self._close_books(exchange, t_ns, failure, None)
+        self._freed.append((connection, t_ns, exchange.measured, exchange.t_send_ns is None))
+
+    def _close_books(
+        self, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None
+    ) -> None:
+        exchange.done = True
+        exchange.connection = None
+        self._running.discard(exchange)
+        self._n_measured_running -= exchange.measured
+        self._ended.append((exchange, t_ns, failure, incomplete))
+
+    def _abandon(
+        self, exchange: Exchange, failure: tuple[ErrorClass, str] | None, incomplete: str | None
+    ) -> None:
+        """End a request ourselves: its connection is of no further use."""
+        connection: Connection = exchange.connection
+        connection.waiting = None
+        connection.abandon()
+        now_ns = _monotonic_ns()
+        self._close_books(exchange, now_ns, failure, incomplete)
+        if incomplete is None:
+            self._freed.append((connection, now_ns, exchange.measured, False))
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        self._prepare()
+        self._report(
+            ready=sum(c.state is State.IDLE for c in self._connections), connect_error=self._connect_error
+        )
+        while self._t_go_ns is None and not self._stop:
+            self._poll(0.1)  # not for ever: a signal handler's note is seen only after it
+        if not self._stop:
+            self._measure()
+        for exchange in list(self._running):
+            self._abandon(exchange, None, "stopped" if self._stop else "the measured phase had ended")
+        self._write_ended()
+        total = self._meter.total()
+        self._journal.close()
+        self._report(
+            done={
+                **total,
+                "n_reads": self._n_reads + sum(c.n_reads for c in self._connections),
+                "clock_steps": self._clock.n_steps,
+                "clock_uncertainty_ns": self._clock.uncertainty_ns,
+                "stopped": self._stop,
+                "refused": self.refused,
+            }
+        )
+
+    def _prepare(self) -> None:
+        """The barrier's first half: every connection is there, or was tried."""
+        limit_ns = _monotonic_ns() + min(CONNECT_LIMIT_NS, round(self.plan.timeout_s * 1e9))
+        for connection in self._connections:
+            self._open(connection)
+            if self.refused:
+                return
+        while _monotonic_ns() < limit_ns and not self._stop and self.refused is None:
+            if not any(c.state in (State.CONNECTING, State.HANDSHAKE) for c in self._connections):
+                break
+            self._poll(0.1)
+        for connection in self._connections:
+            if connection.state in (State.CONNECTING, State.HANDSHAKE):
+                connection.close()
+                self._connect_error = "no connection in time"
+
+    def _measure(self) -> None:
+        assert self._t_go_ns is not None
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        while (left_ns := self._t_go_ns - _monotonic_ns()) > 1_500_000:
+            time.sleep((left_ns - 1_000_000) / 1e9)
+        while _monotonic_ns() < self._t_go_ns:
+            pass
+        self._meter.restart()
+        self._issuer.start(self._t_go_ns)
+        now_ns = _monotonic_ns()
+        self._tick_due = now_ns + TICK_NS
+        self._flush_due = now_ns + FLUSH_NS
+        self._clock_due = now_ns + CLOCK_NS
+        self._sample_due = now_ns + SAMPLE_NS
+        self._armed_ns: int | None = None
+        while not self._stop and not self._is_over(now_ns):
+            self._on_time(now_ns)
+            due_ns = self._issuer.next_due_ns()
+            if due_ns is not None and due_ns != self._armed_ns:
+                self._timer.arm(due_ns)
+                self._armed_ns = due_ns
+            self._poll(max(self._tick_due - _monotonic_ns(), 0) / 1e9)
+            now_ns = _monotonic_ns()
+        self._write_ended()
+
+    def _poll(self, timeout_s: float) -> None:
+        table, freed = self._table, self._freed
+        for fd, mask in self._epoll.poll(timeout_s, 512):
+            connection = table.get(fd)
+            if connection is None:
+                self._other(fd)
+                continue
+            if mask & select.EPOLLOUT:
+                connection.writable()
+            if mask & _IN:
+                if connection.state is State.CONNECTING:
+                    connection.writable()
+                else:
+                    connection.readable()
+            while freed:
+                self._issuer.freed(*freed.popleft())
+        while freed:
+            self._issuer.freed(*freed.popleft())
+        if self._ended:
+            self._write_ended()
+
+    def _other(self, fd: int) -> None:
+        if fd == 0:
+            self._command()
+        elif fd == self._timer.fd:
+            self._timer.clear()
+            self._armed_ns = None
+
+    def _write_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        for exchange, t_ns, failure, incomplete in ended:
+            self._journal.append(exchange.row(t_ns, failure, incomplete, self.plan.keep_texts))
+
+    def _is_over(self, now_ns: int) -> bool:
+        issuer = self._issuer
+        if issuer.is_opening or not issuer.is_done(now_ns):
+            return False
+        if self._n_measured_running == 0:
+            return not self._freed
+        if issuer.t_end_ns is not None and now_ns >= issuer.t_end_ns + round(self.plan.drain_limit_s * 1e9):
+            for exchange in [one for one in self._running if one.measured]:
+                self._abandon(
+                    exchange, None, f"still running {self.plan.drain_limit_s:g} s after issuing ended"
+                )
+            return True
+        return False
+
+    def _on_time(self, now_ns: int) -> None:
+        self._issuer.on_time(now_ns)
+        if now_ns < self._tick_due:
+            return
+        self._meter.tick(self._tick_due, now_ns)
+        self._tick_due = now_ns + TICK_NS
+        while self._deadlines and (self._deadlines[0].done or self._deadlines[0].deadline_ns <= now_ns):
+            exchange = self._deadlines.popleft()
+            if not exchange.done:
+                self._abandon(
+                    exchange, (ErrorClass.TIMEOUT, f"no end within {self.plan.timeout_s:g} s"), None
+                )
+        if not self._opened_told and self._issuer.is_opened(now_ns):
+            self._opened_told = True
+            self._report(opened=now_ns)
+        if now_ns >= self._flush_due:
+            self._journal.flush()
+            self._flush_due = now_ns + FLUSH_NS
+        if now_ns >= self._clock_due:
+            self._clock.refresh()
+            self._clock_due = now_ns + CLOCK_NS
+        if now_ns >= self._sample_due:
+            self._report(health=self._meter.sample())
+            self._sample_due = now_ns + SAMPLE_NS
+
+    # ------------------------------------------------------------------ the parent
+
+    def _command(self) -> None:
+        data = os.read(0, 4_096)
+        if not data:
+            self._stop = True  # the parent is gone
+            self._epoll.unregister(0)
+            return
+        *lines, self._commands = (self._commands + data).split(b"\n")
+        for line in lines:
+            word, _, number = line.partition(b" ")
+            if word == b"go":
+                self._t_go_ns = int(number)
+            elif word == b"handover":
+                self._issuer.hand_over(int(number))
+                self._meter.restart()
+            elif word == b"stop":
+                self.stop()
+
+    def stop(self) -> None:
+        """End soon: what runs is incomplete."""
+        self._stop = self._issuer.stopped = True
+
+    def _report(self, **message: Any) -> None:
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def _tls_context(plan: WorkerPlan) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=plan.ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _read_plan() -> WorkerPlan:
+    (length,) = struct.unpack("<Q", _read_exactly(8))
+    return msgspec.msgpack.decode(_read_exactly(length), type=WorkerPlan)
+
+
+def _read_exactly(n: int) -> bytes:
+    parts = []
+    while n:
+        part = os.read(0, min(n, 1 << 20))
+        if not part:
+            raise EOFError("the plan ended early")
+        parts.append(part)
+        n -= len(part)
+    return b"".join(parts)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too and tells us
+    die_with_parent(signal.SIGTERM)
+    sharpen_timers()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    worker: Worker | None = None
+
+    def end(_signal: int, _frame: object) -> None:
+        if worker is None:
+            raise SystemExit(143)
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        worker = Worker(_read_plan())
+        worker.run()
+    except (MemoryError, OSError) as error:
+        os.write(1, json.dumps({"refused": f"{type(error).__name__}: {error}"}).encode() + b"\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Formulas: from the table of requests and the server's counters to numbers. Pure functions."""
