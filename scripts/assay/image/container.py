@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from assay.image.definition import address
-from assay.image.steps import StepFailed, run_step, tail
+from assay.image.steps import COULD_NOT_RUN, StepFailed, run_step, tail
 from assay.vocab import Verdict
 
 INSIDE = "/opt/assay"
 LABEL = "assay.digest"
 TOOLS = ("podman", "docker")
 _MARK = re.compile(r"assay-step ([a-z_]+):(\S+) (start|end)")
+_EXIT = re.compile(r"assay-exit (\S+) (\d+)$")
 _PACKAGE = re.compile(r"assay-package (\S.*)$")
 
 
@@ -48,7 +49,7 @@ def _check_command(check: dict[str, Any], python: str) -> str:
         command = f"{python} {INSIDE}/checks/{check['name']}.py"
     elif "script" in check:
         arguments = " ".join(shlex.quote(word) for word in check.get("arguments", []))
-        command = f"{python} {INSIDE}/checks/{Path(check['script']).name} {arguments}".strip()
+        command = f"{python} {INSIDE}/checks/{check['name']}.py {arguments}".strip()
     else:
         command = " ".join(shlex.quote(word) for word in check["command"])
     return command
@@ -81,8 +82,9 @@ def write_containerfile(config: dict[str, Any]) -> str:
     lines.append(_marked("list_packages", "all", f"mkdir -p {INSIDE} && {show}"))
     for check in config["checks"]:
         command = _check_command(check, python)
-        if config.get("as_shipped") and "patch" in check:
-            command = f"{{ {command}; }} || echo 'assay-step check:{check['name']} failed'"
+        excused = config.get("as_shipped") and "patch" in check
+        after = "" if excused else " exit $code;"
+        command = f'{{ {command}; }} || {{ code=$?; echo "assay-exit {check["name"]} $code";{after} }}'
         lines.append(_marked("check", check["name"], command))
     return "\n".join(lines) + "\n"
 
@@ -94,7 +96,7 @@ def _fill_context(config: dict[str, Any], root: Path, folder: Path) -> None:
         if "code" in check:
             (folder / "checks" / f"{check['name']}.py").write_text(check["code"])
         elif "script" in check:
-            shutil.copyfile(root / check["script"], folder / "checks" / Path(check["script"]).name)
+            shutil.copyfile(root / check["script"], folder / "checks" / f"{check['name']}.py")
     if config.get("lock"):
         shutil.copyfile(root / config["lock"], folder / "lock.txt")
     for patch in config.get("patches", []):
@@ -110,21 +112,23 @@ def _fill_context(config: dict[str, Any], root: Path, folder: Path) -> None:
 def read_build_output(config: dict[str, Any], output: str, ended_well: bool) -> dict[str, Any]:
     """What a build's output says: packages, checks, and which step failed (null when none did). Pure."""
     open_step: str | None = None
-    last_start = 0
+    starts: dict[str, int] = {}
     ended: set[str] = set()
-    failed_checks: set[str] = set()
-    started: set[str] = set()
+    exits: dict[str, int] = {}
     packages: set[str] = set()
-    for line in output.splitlines():
+    offset = 0
+    for line in output.splitlines(keepends=True):
+        here, offset = offset, offset + len(line)
+        line = line.rstrip()
         if re.search(r"RUN echo|STEP \d+", line):
             continue  # the tool repeats the command itself before it runs it
-        if match := re.search(r"assay-step check:(\S+) failed$", line):
-            failed_checks.add(match[1])
+        if match := _EXIT.search(line):
+            exits[f"check:{match[1]}"] = int(match[2])
         elif match := _MARK.search(line):
             name = f"{match[1]}:{match[2]}"
             if match[3] == "start":
-                open_step, last_start = name, output.find(line)
-                started.add(name)
+                open_step = name
+                starts[name] = here
             else:
                 ended.add(name)
                 open_step = None
@@ -133,19 +137,20 @@ def read_build_output(config: dict[str, Any], output: str, ended_well: bool) -> 
     checks = []
     for check in config["checks"]:
         name = f"check:{check['name']}"
-        passed = name in ended and check["name"] not in failed_checks
-        verdict = Verdict.PASS if passed else Verdict.FAIL if name in started else Verdict.NOT_RUN
+        verdict, detail = Verdict.PASS, None
+        if name not in starts:
+            verdict, detail = Verdict.NOT_RUN, "not reached"
+        elif exits.get(name) == COULD_NOT_RUN:
+            verdict, detail = Verdict.NOT_RUN, "it says that it could not run"
+        elif name in exits or name not in ended:
+            verdict, detail = Verdict.FAIL, f"ended {exits.get(name, 'without a word')}"
         checks.append(
             {
                 "name": check["name"],
                 "verdict": str(verdict),
                 "must_pass": not (config.get("as_shipped") and "patch" in check),
-                "detail": None
-                if passed
-                else "ended with an error"
-                if verdict == Verdict.FAIL
-                else "not reached",
-                "output_tail": tail(output[last_start:]) if verdict == Verdict.FAIL else "",
+                "detail": detail,
+                "output_tail": tail(output[starts[name] :]) if detail and name in starts else "",
             }
         )
     failed = None if ended_well else open_step or "build"
@@ -187,7 +192,8 @@ def build_container(
     _fill_context(config, root, folder)
     argv = [tool, "build", "--no-cache", "--label", f"{LABEL}={digest}", "-t", reference]
     argv += ["-f", str(folder / "Containerfile"), *config.get("build_options", [])]
-    argv += ["--progress=plain"] if tool == "docker" else []
+    # Without layers podman keeps no unnamed image of a build that failed half-way.
+    argv += ["--progress=plain"] if tool == "docker" else ["--layers=false", "--force-rm"]
     result = run_step([*argv, folder], log, timeout_s=7200)
     seen = read_build_output(config, result.output, result.detail is None)
     if seen["failed_step"] is not None:

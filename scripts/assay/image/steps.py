@@ -12,6 +12,8 @@ from typing import Any
 
 TAIL_BYTES = 4000
 STEP_TIMEOUT_S = 3600.0
+COULD_NOT_RUN = 77
+"""Exit code of a check that could not be tried: neither right nor wrong, and no pass."""
 # Settings of the caller's Python would leak into the image's.
 _DROPPED = (
     "PYTHONPATH",

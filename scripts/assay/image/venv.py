@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.digest import sha256_of_file
 from assay.image.definition import find_python
-from assay.image.steps import StepFailed, StepResult, require, run_step, tail
+from assay.image.steps import COULD_NOT_RUN, StepFailed, StepResult, require, run_step, tail
 from assay.vocab import Verdict
 
 CHECK_TIMEOUT_S = 300.0
@@ -137,7 +137,7 @@ def run_checks(config: dict[str, Any], root: Path, folder: Path, log: Path) -> l
             cwd=folder,
             extra={"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"},
         )
-        could_not_run = result.exit_code is None
+        could_not_run = result.exit_code in (None, COULD_NOT_RUN)
         verdict = Verdict.NOT_RUN if could_not_run else Verdict.FAIL if result.exit_code else Verdict.PASS
         results.append(
             {

@@ -92,8 +92,8 @@ def _choose_numa_node(gpu: dict[str, Any], nodes: dict[int, set[int]]) -> None:
         return
     cpus = set(parse_cpulist(gpu["cpus"])) if gpu["cpus"] else set()
     by_cpus = [node for node, own in sorted(nodes.items()) if cpus and cpus <= own]
-    if len(by_cpus) == 1:
-        gpu["numa_node"] = by_cpus[0]
+    if len(by_cpus) == 1 or len(nodes) == 1:
+        gpu["numa_node"] = by_cpus[0] if by_cpus else next(iter(nodes))  # the machine has no other
     elif candidates:
         gpu["reasons"]["numa_node"] = f"none of its nodes {format_cpulist(candidates)} has CPUs here"
     else:
