@@ -207,9 +207,18 @@ def open_load(reader: Reader, receipt: Receipt, window: int | None) -> Load:
         evidence=evidence,
     )
     return Load(
-        receipt, leg, arm_name, point_id, body.get("repeat"), window, record, requests_path, requests_sha256,
-        tuple(sorted(set(faults))), why_open,
-    )  # fmt: skip
+        receipt,
+        leg,
+        arm_name,
+        point_id,
+        body.get("repeat"),
+        window,
+        record,
+        requests_path,
+        requests_sha256,
+        tuple(sorted(set(faults))),
+        why_open,
+    )
 
 
 def load_order(campaign: Campaign) -> list[Receipt]:

@@ -50,7 +50,8 @@ def window_of(load: Load) -> tuple[int, int] | None:
     issue_s = load.record.point.get("issue_s")
     if load.window is None or issue_s is None or load.record.facts is None:
         return None
-    start_ns = (load.record.client or {}).get("t_start_ns") or load.record.facts.t_first_send_ns
+    phase = (load.record.client or {}).get("phase") or {}
+    start_ns = phase.get("t_start_ns") or load.record.facts.t_first_send_ns
     return None if start_ns is None else (int(start_ns), int(start_ns) + round(issue_s * 1e9))
 
 
@@ -78,12 +79,12 @@ def _stage_of(load: Load) -> tuple[str, tuple[str, ...]]:
     )
     if load.window is None or load.record.client is None:
         return state, reasons
-    own = tuple(map(str, load.record.client.get("invalid_reasons") or ()))
+    own = tuple(map(str, load.record.client.get("reasons") or ()))
     facts = load.record.facts
     if facts is not None and facts.ok < facts.issued:
         own += (Reason.REQUESTS_FAILED,)
     kept = tuple(word for word in reasons if word in own or word in _SERVER_WORDS)
-    if state == StageState.INVALID and not load.record.client.get("invalid_reasons"):
+    if state == StageState.INVALID and not load.record.client.get("reasons"):
         state = StageState.COMPLETED
     return state, tuple(dict.fromkeys((*kept, *own)))
 
@@ -224,9 +225,15 @@ def make_row(campaign: Campaign, load: Load, phase: Phase | None) -> Row:
     findings = run_screens(load.record, policy["limits"])
     state, reasons = _stage_of(load)
     verdict = judge_row(
-        load.record, findings, policy, state=state, stage_reasons=reasons, faults=load.fault_reasons,
-        why_open=load.why_open, rehearsal=bool(campaign.plan.get("rehearsal")),
-    )  # fmt: skip
+        load.record,
+        findings,
+        policy,
+        state=state,
+        stage_reasons=reasons,
+        faults=load.fault_reasons,
+        why_open=load.why_open,
+        rehearsal=bool(campaign.plan.get("rehearsal")),
+    )
     kind = "repeat" if load.window is None else "window"
     facts = [load.record.facts] if load.record.facts else []
     details = [
@@ -357,3 +364,8 @@ def write_rows(rows: Sequence[Row], csv_path: Path, parquet_path: Path) -> None:
     write_bytes(csv_path, format_csv(rows).encode())
     with replacing(parquet_path) as temporary:
         pq.write_table(as_table(rows), temporary, compression="zstd")
+
+
+def write(campaign_dir: Path, rows_csv: Path, rows_parquet: Path) -> None:
+    """Write rows.csv and rows.parquet."""
+    write_rows(build_rows(open_campaign(campaign_dir)), rows_csv, rows_parquet)

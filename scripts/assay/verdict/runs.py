@@ -38,8 +38,11 @@ def judge_stage(name: str, body: Mapping[str, Any] | None, evidence: tuple[str, 
     return Finding(name, state, StageState.COMPLETED, verdict, evidence, body.get("detail"), reasons)
 
 
-def judge_gates(summaries: Mapping[str, Mapping[str, Any] | None], due: Mapping[str, Sequence[str]],
-                evidence: Mapping[str, str]) -> list[Finding]:  # fmt: skip
+def judge_gates(
+    summaries: Mapping[str, Mapping[str, Any] | None],
+    due: Mapping[str, Sequence[str]],
+    evidence: Mapping[str, str],
+) -> list[Finding]:
     """One finding per side and kind of gate; ``due`` are the kinds that each side owes."""
     found = []
     for when in WHENS:
@@ -56,6 +59,11 @@ def judge_gates(summaries: Mapping[str, Mapping[str, Any] | None], due: Mapping[
             detail = f"{measured['pass']}/{measured['n']}" + (f", {', '.join(others)}" if others else "")
             verdict = Verdict.PASS if passed else Verdict.FAIL
             found.append(Finding(name, measured, entry.get("threshold"), verdict, places, detail))
+        thinking = (summaries.get(when) or {}).get("thinking") or {}
+        if thinking.get("verdict") == ScreenResult.FAIL:
+            # The model is not graded wrong for what the template did; the gate itself cannot be trusted.
+            name, why = f"gate_{when}:thinking", "the thinking toggle was ignored"
+            found.append(Finding(name, dict(thinking), None, Verdict.INVALID, places, why))
     return found
 
 
@@ -91,8 +99,11 @@ def judge_server(
     if session is None:
         why = "no record of the session"
         return Finding("server", None, "stopped when told to", Verdict.NOT_RUN, evidence, why)
-    measured = {"state": session.get("state"), "why_stopped": session.get("why_stopped"),
-                "returncode": session.get("returncode")}  # fmt: skip
+    measured = {
+        "state": session.get("state"),
+        "why_stopped": session.get("why_stopped"),
+        "returncode": session.get("returncode"),
+    }
     why = str(session.get("why_stopped"))
     ended_itself = session.get("why_stopped") is not None and why not in ORDERLY_ENDS
     crashed = ended_itself or bool(_SERVER_REASONS & set(reasons))
@@ -102,15 +113,29 @@ def judge_server(
 
 def judge_client(rows: Sequence[Mapping[str, Any]]) -> Finding:
     """Did the client put on every load it was asked for?"""
-    bad = {Screen.CONCURRENCY_REACHED, Screen.CLIENT_BOUND, Reason.CLIENT_REFUSED, Reason.CLIENT_BOUND,
-           Reason.CONCURRENCY_NOT_REACHED}  # fmt: skip
+    bad = {
+        Screen.CONCURRENCY_REACHED,
+        Screen.CLIENT_BOUND,
+        Reason.CLIENT_REFUSED,
+        Reason.CLIENT_BOUND,
+        Reason.CONCURRENCY_NOT_REACHED,
+    }
     guilty = {
         row["row_id"]: hits
         for row in rows
         if (hits := [w for w in row["reasons"] if w in bad or w.removesuffix(":fail") in bad])
     }
-    verdict = Verdict.INVALID if guilty else (Verdict.PASS if rows else Verdict.NOT_RUN)
-    return Finding("client", guilty, "no load refused, bound or short of its concurrency", verdict)
+    unchecked = [
+        row["row_id"]
+        for row in rows
+        if any(
+            row[str(s)] == ScreenResult.NOT_CHECKED for s in (Screen.CONCURRENCY_REACHED, Screen.CLIENT_BOUND)
+        )
+    ]
+    otherwise = Verdict.NOT_RUN if unchecked or not rows else Verdict.PASS
+    verdict = Verdict.INVALID if guilty else otherwise
+    measured = {"guilty": guilty, "unchecked": unchecked}
+    return Finding("client", measured, "no load refused, bound or short of its concurrency", verdict)
 
 
 def judge_run(

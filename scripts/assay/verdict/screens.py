@@ -83,7 +83,7 @@ def screen_failures(record: LoadRecord, limits: Limits) -> Finding:
     if record.facts is None:
         return unknown(Screen.FAILURE_RATE, "no table of requests", threshold=dict(limit))
     facts = record.facts
-    told = ((record.client or {}).get("counts") or {}).get("issued")
+    told = ((record.client or {}).get("requests") or {}).get("issued")
     measured = {
         "issued": facts.issued,
         "ok": facts.ok,
