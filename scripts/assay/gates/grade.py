@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from assay.gates.answers import Answer, read_answer
 from assay.gates.reasons import GateReason
 from assay.gates.tasks import Task
-from assay.vocab import GateKind, GateOutcome
+from assay.vocab import GateOutcome
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,6 @@ def _grade(task: Task, record: Mapping[str, Any], ask_thinking: bool | None) -> 
 def _grade_exchange(
     task: Task, record: Mapping[str, Any], response: Mapping[str, Any], ask_thinking: bool | None
 ) -> Grade:
-    from assay.gates import checks  # here, so that a checker that cannot be imported is an outcome
-
     answer = read_answer(response)
     if answer.fault is not None:
         return Grade(GateOutcome.UNAVAILABLE, answer.fault, answer.detail)
@@ -78,13 +77,10 @@ def _grade_exchange(
     if answer.is_budget_spent:
         spent = f"{answer.completion_tokens} tokens" if answer.completion_tokens else "the output limit"
         return Grade(GateOutcome.NO_ANSWER, GateReason.BUDGET, f"{spent} spent, no final answer")
-    check = {
-        GateKind.JSON: checks.check_json,
-        GateKind.TOOL: checks.check_tool,
-        GateKind.NEEDLE: checks.check_needle,
-        GateKind.CODE: checks.check_code,
-    }[task.kind]
-    return check(task, answer, record)
+    # imported here, so that a checker that cannot be imported is an outcome and no crash
+    checks = import_module("assay.gates.checks")
+    grade: Grade = getattr(checks, f"check_{task.kind.value}")(task, answer, record)
+    return grade
 
 
 def _stream_difference(whole: Answer, assembled: Answer, parsed: Any, parsed_in_stream: Any) -> str | None:

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 from assay.errors import BadInput
 from assay.gates.answers import read_answer
-from assay.gates.checks import read_code
 from assay.gates.client import ChatClient
+from assay.gates.code_text import read_code
 from assay.gates.grade import Grade, grade_record
 from assay.gates.judge import judge, read_tasks
 from assay.gates.needles import Haystack, LengthNotReached, build_haystack
