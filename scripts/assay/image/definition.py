@@ -15,11 +15,15 @@ from assay.config.files import read_config
 from assay.digest import PACKAGE_ROOT, sha256_of_file, sha256_of_value
 from assay.errors import BadInput
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raised when the same declaration would be built into something else; every address changes with it."""
 PROJECT_ROOT = PACKAGE_ROOT.parents[1]
 # Words about an image are not in it: they may be corrected without a new build.
 _WORDS = ("description", "name")
+_OF_OTHER_KIND = {
+    "venv": ("base", "tool", "build_options", "python_command", "package_list"),
+    "container": ("python", "models"),
+}
 
 
 def load_image(path: Path | str, root: Path | None = None) -> dict[str, Any]:
@@ -65,6 +69,11 @@ def sha256_of_tree(path: Path) -> str:
 
 def check_files(config: dict[str, Any], root: Path, *, where: object) -> None:
     """Everything the declaration names is there and has the digest it claims; else BadInput."""
+    for name in _OF_OTHER_KIND[config["kind"]]:
+        if name in config:
+            raise BadInput(
+                f"has no meaning for kind {config['kind']}", where=where, key=name, hint="leave it out"
+            )
     if "lock" in config:
         lock = project_file(root, config["lock"], where=where, key="lock")
         if "--hash=" not in lock.read_text():

@@ -6,6 +6,7 @@ Built in place, since scripts of an environment hold its path; the marker that m
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import sys
@@ -60,6 +61,16 @@ def _apply_diff(patch: dict[str, Any], file: Path, site: Path, log: Path) -> lis
     return names
 
 
+def pip_argv(folder: Path) -> list[str | Path]:
+    """The harness's pip, installing into the image's environment, which holds no pip of its own.
+
+    Raises StepFailed where the harness has none.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise StepFailed("install_packages", "the harness's environment has no pip (python -m ensurepip)")
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin/python"]
+
+
 def _digest(path: Path) -> str | None:
     return sha256_of_file(path) if path.is_file() else None
 
@@ -94,16 +105,8 @@ def apply_patches(config: dict[str, Any], root: Path, folder: Path, log: Path) -
         elif patch["kind"] == "overlay":
             files = _lay_over(patch, source, site)
         else:
-            install = [
-                "-m",
-                "pip",
-                "install",
-                "--no-deps",
-                "--no-index",
-                "--disable-pip-version-check",
-                source,
-            ]
-            require(f"patch:{patch['name']}", run_step([folder / "bin/python", *install], log))
+            install = [*pip_argv(folder), "install", "--no-deps", "--no-index", source]
+            require(f"patch:{patch['name']}", run_step(install, log))
             files = [source.name]
         kept = {key: patch[key] for key in ("name", "kind", "sha256", "waiver")}
         applied.append({**kept, "files": files})
@@ -177,19 +180,10 @@ def build_venv(config: dict[str, Any], root: Path, folder: Path, log: Path) -> d
     Returns the facts of the record. Raises StepFailed with the step and the end of its output; the caller
     removes the folder then.
     """
-    python = folder / "bin/python"
-    require("make_venv", run_step([find_python(config), "-m", "venv", folder], log))
-    install = [
-        "-m",
-        "pip",
-        "install",
-        "--require-hashes",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-    ]
-    more = ["--disable-pip-version-check", "--progress-bar=off", "-r", root / config["lock"]]
-    require("install_packages", run_step([python, *install, *more], log))
+    require("make_venv", run_step([find_python(config), "-m", "venv", "--without-pip", folder], log))
+    install = [*pip_argv(folder), "install", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+    more = ["--no-cache-dir", "--progress-bar=off", "-r", root / config["lock"]]
+    require("install_packages", run_step([*install, *more], log))
     patches = apply_patches(config, root, folder, log)
     models = find_models(config, folder)
     checks = run_checks(config, root, folder, log)
