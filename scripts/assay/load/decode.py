@@ -43,6 +43,7 @@ class StreamDecoder:
         "_delimiter",
         "_head",
         "_head_bytes",
+        "_is_plain",
         "_learned_in_vain",
         "_prefix",
         "_reasoning",
@@ -77,6 +78,7 @@ class StreamDecoder:
         self._suffix = self._delimiter = b""
         self._template_is_answer = True
         self._learned_in_vain = 0
+        self._is_plain = False  # the event just decoded had one text and no finish, usage or tool call
         self._head: list[bytes] = []
         self._head_bytes = 0
         self._tail: list[bytes] = []
@@ -167,9 +169,10 @@ class StreamDecoder:
             self.protocol_error = self.protocol_error or str(error)
             self._sse = SseParser()
             return
+        self._is_plain = False
         for event in events:
             self._event(event, t_ns)
-        if len(events) == 1 and self._learned_in_vain < _GIVE_UP_LEARNING:
+        if self._is_plain and len(events) == 1 and self._learned_in_vain < _GIVE_UP_LEARNING:
             data = events[0].data
             if len(chunk) == len(data) + 8 and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n"):
                 self._learn(data)
@@ -178,38 +181,37 @@ class StreamDecoder:
         """Recognise the chunks from ``at`` on that are one event of the learned pattern each; how many."""
         prefix, suffix = self._prefix, self._suffix
         assert prefix is not None
-        joined = b"".join(chunks[at:])
-        texts = joined[len(prefix) :].split(self._delimiter)
-        end = texts[-1].find(suffix)
-        if end < 0:
-            texts.pop()
-        else:
-            texts[-1] = texts[-1][:end]
-        around = len(prefix) + len(suffix)
-        n = len(texts)
-        if [len(text) + around for text in texts] != list(map(len, chunks[at : at + n])):
-            n = _count_while(
-                len(text) + around == len(chunk) for text, chunk in zip(texts, chunks[at:], strict=False)
-            )
+        run = chunks[at:] if at else chunks
+        n = len(run)
+        while n and not (run[n - 1].startswith(prefix) and run[n - 1].endswith(suffix)):
+            n -= 1  # the end of a stream: finish, usage, [DONE]
+        if n < len(run):
+            run = run[:n]
+        start, end = len(prefix), -len(suffix)
+        texts = [chunk[start:end] for chunk in run]
+        # Put together again, they are the same bytes: each chunk is prefix, text, suffix, and nothing else.
+        if b"".join((prefix, self._delimiter.join(texts), suffix)) != b"".join(run):
+            n = _count_while(chunk == prefix + text + suffix for chunk, text in zip(run, texts, strict=True))
         if not all(texts[:n]):
             n = _count_while(bool(text) for text in texts[:n])
         text = b"".join(texts[:n])
         if _UNSAFE.search(text):
             n = _count_while(not _UNSAFE.search(text) for text in texts[:n])
             text = b"".join(texts[:n])
-        if n:
+        if not n:
+            return 0
+        if not text.isascii():
             try:
-                if not text.isascii():
-                    for piece in texts[:n]:
-                        piece.decode()
+                for piece in texts[:n]:
+                    piece.decode()
             except UnicodeDecodeError:
                 return 0
-            self._learned_in_vain = 0
-            self.n_events += n
-            self.output_times.extend(times[at : at + n])
-            if self._template_is_answer and self.t_first_answer_ns is None:
-                self.t_first_answer_ns = times[at]
-            self._keep_text(text, self._template_is_answer)
+        self._learned_in_vain = 0
+        self.n_events += n
+        self.output_times.extend(times[at : at + n])
+        if self._template_is_answer and self.t_first_answer_ns is None:
+            self.t_first_answer_ns = times[at]
+        self._keep_text(text, self._template_is_answer)
         return n
 
     def _learn(self, data: bytes) -> None:
@@ -282,6 +284,7 @@ class StreamDecoder:
         if not self.output_times and finish is None and n_output:
             self.n_first_chunk = n_output
         self.output_times.append(t_ns)
+        self._is_plain = finish is None and n_output is None and not tools and bool(answer) != bool(reasoning)
         if reasoning:
             self._keep_text(reasoning.encode("utf-8", "surrogatepass"), False)
         if (answer or tools) and self.t_first_answer_ns is None:

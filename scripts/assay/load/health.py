@@ -6,7 +6,6 @@ Standard library only: client processes import this.
 from __future__ import annotations
 
 import bisect
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 TICK_NS = 20_000_000
 LAG_BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
 _SCHEDSTAT = Path("/proc/self/schedstat")
+_STATUS = Path("/proc/self/status")
 
 
 def read_run_delay_ns() -> int | None:
@@ -22,6 +22,17 @@ def read_run_delay_ns() -> int | None:
         return int(_SCHEDSTAT.read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def read_peak_rss_mib() -> float | None:
+    """Peak resident memory of this program; getrusage would tell its parent's at the time of the fork."""
+    try:
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    except (OSError, ValueError, IndexError):
+        pass  # not this kernel: unknown
+    return None
 
 
 class HealthMeter:
@@ -62,7 +73,6 @@ class HealthMeter:
         """The whole phase."""
         wall_ns = time.monotonic_ns() - self._start_wall_ns
         cpu_ns = time.process_time_ns() - self._start_cpu_ns
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "wall_s": wall_ns / 1e9,
             "cpu_s": cpu_ns / 1e9,
@@ -70,7 +80,7 @@ class HealthMeter:
             "wait_share": _share_or_none(self._start_delay_ns, read_run_delay_ns(), wall_ns),
             "lag_counts": self.lag_counts,
             "lag_max_ms": self.lag_max_ns / 1e6,
-            "max_rss_mib": usage.ru_maxrss / 1024,
+            "max_rss_mib": read_peak_rss_mib(),
         }
 
 

@@ -17,6 +17,7 @@ from assay.load.journal import Row
 from assay.load.prompts import Prompt
 from assay.load.retokenise import TokenCounter
 from assay.load.spec import LoadSpec, body_of, requested_tokens
+from assay.records.columns import array_of, list_array_of
 from assay.records.files import fsync_folder
 from assay.records.requests import PHASE_KEY, REQUEST_SCHEMA
 
@@ -82,9 +83,7 @@ def table_of(rows: Sequence[Row], context: RowContext) -> pa.Table:
         "n_coalesced": n_coalesced,
         "t_first_token_ns": first,
         "t_last_token_ns": last,
-        "chunk_offsets_ns": pa.ListArray.from_arrays(
-            pa.array(bounds.astype(np.int32), pa.int32()), pa.array(offsets, pa.int64())
-        ),
+        "chunk_offsets_ns": list_array_of(offsets, bounds),
         "n_output": [
             row.n_output if row.n_output is not None else n for row, n in zip(rows, tokens, strict=True)
         ],
@@ -101,7 +100,7 @@ def table_of(rows: Sequence[Row], context: RowContext) -> pa.Table:
         if field.name not in columns:
             columns[field.name] = [getattr(row, field.name) for row in rows]
     arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, field.type)
+        column if isinstance(column, pa.Array) else array_of(column, field.type)
         for field, column in ((field, columns[field.name]) for field in REQUEST_SCHEMA)
     ]
     return pa.Table.from_arrays(arrays, schema=REQUEST_SCHEMA)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from assay.metrics.latency import Derived, Floats, chunk_offsets, column, derive
+from assay.records.columns import numbers_of
 
 P90_MIN_SAMPLES = 64
 P99_MIN_SAMPLES = 662
@@ -214,7 +215,7 @@ def _tokens_inside(table: pa.Table, derived: Derived, start_ns: int, end_ns: int
     """
     offsets, bounds = chunk_offsets(table)
     counts = np.diff(bounds)
-    sends = np.asarray(table.column("t_send_ns").combine_chunks().fill_null(0), dtype=np.int64)
+    sends, _ = numbers_of(table.column("t_send_ns"))
     times = offsets + np.repeat(sends, counts)
     inside = (times >= start_ns) & (times < end_ns)
     n_first = np.nan_to_num(column(table, "n_first_chunk"), nan=1.0)
@@ -274,4 +275,5 @@ def _sum_or_none(values: NDArray[np.float64]) -> int | None:
 
 
 def _known_times(table: pa.Table, name: str) -> NDArray[np.int64]:
-    return np.asarray(table.column(name).combine_chunks().drop_null(), dtype=np.int64)
+    values, valid = numbers_of(table.column(name))
+    return values[valid]

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from assay.records.columns import lists_of, numbers_of
+
 Floats = NDArray[np.float64]
 
 
@@ -45,24 +47,20 @@ class Derived:
 
 def column(table: pa.Table, name: str) -> Floats:
     """An integer column as float64, NaN for null. Exact below 2**53; use ``difference_ms`` for times."""
-    array = table.column(name).combine_chunks()
-    return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    values, valid = numbers_of(table.column(name))
+    return np.where(valid, values.astype(np.float64), np.nan)
 
 
 def difference_ms(table: pa.Table, later: str, earlier: str) -> Floats:
     """``later - earlier`` of two ns columns in ms, subtracted as integers; NaN where either is null."""
-    a, b = (table.column(name).combine_chunks() for name in (later, earlier))
-    known = np.asarray(a.is_valid()) & np.asarray(b.is_valid())
-    values = np.asarray(a.fill_null(0)) - np.asarray(b.fill_null(0))
-    return np.where(known, values / 1e6, np.nan)
+    a, a_valid = numbers_of(table.column(later))
+    b, b_valid = numbers_of(table.column(earlier))
+    return np.where(a_valid & b_valid, (a - b) / 1e6, np.nan)
 
 
 def chunk_offsets(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(all offsets in ns, bounds of shape rows + 1): the list column flat."""
-    lists = table.column("chunk_offsets_ns").combine_chunks()
-    lengths = np.asarray(lists.value_lengths().fill_null(0), dtype=np.int64)
-    bounds = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    return np.asarray(lists.flatten(), dtype=np.int64), bounds
+    return lists_of(table.column("chunk_offsets_ns"))
 
 
 def derive(table: pa.Table) -> Derived:

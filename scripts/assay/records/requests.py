@@ -61,7 +61,8 @@ REQUEST_SCHEMA = pa.schema(
 def read_requests(path: Path) -> pa.Table:
     """All rows of a ``requests.parquet``. Raises Incomplete when it is missing, broken or lacks a column."""
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+            table = file.read()
     except FileNotFoundError as error:
         raise Incomplete(f"{path}: not there") from error
     except (OSError, pa.ArrowException) as error:
