@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from assay.errors import BadInput
 from assay.probe import capture_machine, probe_topology, read_captured, read_volatile
 from assay.probe.machine import parse_smi_list
 from assay.probe.topo_text import parse_topo
+from engines.scripted_nvml import ScriptedNvml, plain_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "topologies"
@@ -90,6 +92,35 @@ def test_a_capture_of_this_machine_reads_back_as_this_machine(tmp_path: Path) ->
     captured, live = read_captured(tmp_path), probe_topology()
     for name in ("cpu", "memory_mib", "gpus", "gpus_reason", "links", "islands", "software"):
         assert captured[name] == live[name]
+
+
+def test_a_source_that_cannot_be_understood_here_is_one_that_was_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the machine at hand a broken text stops nothing: the others count, and the record has the line."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nprintf '\\tGPU0\\tCPU Affinity\\nGPU0\\t?\\t0-3\\n'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = probe_topology(library=ScriptedNvml([plain_gpu(0)]))
+    assert "line 2" in found["sources"]["topo_text"]
+    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H200"]
+
+
+def test_without_the_library_the_texts_of_nvidia_smi_suffice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine whose library cannot be opened is read from nvidia-smi's matrix and list."""
+    shutil.copytree(GOLDEN / "two_quads", tmp_path / "m")
+    smi = tmp_path / "nvidia-smi"
+    folder = tmp_path / "m"
+    cases = f"topo) cat {folder}/nvidia-smi-topo-m.txt;; -L) cat {folder}/nvidia-smi-L.txt;;"
+    smi.write_text(f"#!/bin/sh\ncase $1 in {cases} esac\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = probe_topology(library=ScriptedNvml([], init_error="Unknown Error"))
+    assert [island["gpus"] for island in found["islands"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert found["islands"][1]["uuids"][3].startswith("GPU-00000007-")
 
 
 def test_outputs_are_found_under_other_names(tmp_path: Path) -> None:
@@ -170,8 +201,12 @@ def test_broken_json_and_lists_are_refused_by_name(tmp_path: Path) -> None:
         read_captured(tmp_path)
     (tmp_path / "lscpu.json").unlink()
     (tmp_path / "nvml.json").write_text('{"state": "ok", "gpus": [{}], "links": []}')
-    with pytest.raises(BadInput, match=r"nvml\.json: gpus\[0\]: needs index"):
+    with pytest.raises(BadInput, match=r"nvml\.json: gpus\[0\]: needs an index"):
         read_captured(tmp_path)
+    for gpu in ({"index": 0, "cpus": "x"}, {"index": 0, "numa_nodes": "0"}, {"index": "0"}):
+        (tmp_path / "nvml.json").write_text(json.dumps({"state": "ok", "gpus": [gpu], "links": []}))
+        with pytest.raises(BadInput, match=r"nvml\.json: gpus\[0\]"):
+            read_captured(tmp_path)
     with pytest.raises(BadInput, match="line 1"):
         parse_smi_list("GPU 0: NVIDIA H200\n")
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import BadInput
-from assay.probe.machine import combine
+from assay.probe.cpulist import parse_cpulist
+from assay.probe.host import parse_lscpu
+from assay.probe.machine import combine, parse_smi_list
+from assay.probe.topo_text import parse_topo
+from assay.probe.topology import link_cost
 
 LARGEST_FILE_BYTES = 8 << 20
 _TOPO_NAMES = ("nvidia-smi-topo-m.txt", "nvidia-smi_topo_-m.txt", "topo-m.txt", "topo.txt", "topo_m.txt")
@@ -50,6 +54,17 @@ def _find(folder: Path, names: tuple[str, ...], mark: str) -> tuple[Path | None,
     return found[0] if found else (None, None)
 
 
+def _check_gpu(gpu: dict[str, Any], path: Path, key: str) -> None:
+    """The fields that later steps compute with; the others are only shown."""
+    cpus, nodes = gpu.get("cpus"), gpu.get("numa_nodes")
+    if cpus is not None:
+        parse_cpulist(str(cpus), where=path, key=f"{key}.cpus")
+    if nodes is not None and not (isinstance(nodes, list) and all(isinstance(node, int) for node in nodes)):
+        raise BadInput(f"{str(nodes)[:60]!r} is no list of NUMA nodes", where=path, key=f"{key}.numa_nodes")
+    if not isinstance(gpu.get("reasons", {}), dict):
+        raise BadInput("is no mapping", where=path, key=f"{key}.reasons")
+
+
 def _read_nvml(folder: Path) -> dict[str, Any]:
     path = folder / "nvml.json"
     absent = {"state": "absent", "reason": "no nvml.json in the capture", "driver": None, "cuda": None}
@@ -62,12 +77,19 @@ def _read_nvml(folder: Path) -> dict[str, Any]:
     shaped = isinstance(reading, dict) and all(
         isinstance(reading.get(name), list) for name in ("gpus", "links")
     )
-    if not shaped or "state" not in reading:
+    if not shaped or not isinstance(reading.get("state"), str):
         raise BadInput("no NVML reading", where=path, hint="written by `assay probe --capture DIR`")
-    for name, keys in (("gpus", ("index",)), ("links", ("a", "b", "class"))):
-        for place, entry in enumerate(reading[name]):
-            if not isinstance(entry, dict) or any(key not in entry for key in keys):
-                raise BadInput(f"needs {', '.join(keys)}", where=path, key=f"{name}[{place}]")
+    indices = []
+    for place, gpu in enumerate(reading["gpus"]):
+        key = f"gpus[{place}]"
+        if not isinstance(gpu, dict) or not isinstance(gpu.get("index"), int) or gpu["index"] in indices:
+            raise BadInput("needs an index of its own", where=path, key=key)
+        indices.append(gpu["index"])
+        _check_gpu(gpu, path, key)
+    for place, link in enumerate(reading["links"]):
+        known = isinstance(link, dict) and link.get("a") in indices and link.get("b") in indices
+        if not known or not (link.get("class") is None or link_cost(str(link["class"])) is not None):
+            raise BadInput("needs two known GPUs and a link class", where=path, key=f"links[{place}]")
     return reading
 
 
@@ -90,11 +112,12 @@ def read_captured(folder: Path | str) -> dict[str, Any]:
         hint = f"{_TOPO_NAMES[0]}, {_SMI_NAMES[0]}, {_LSCPU_NAMES[0]} or nvml.json"
         raise BadInput("no captured output in it", where=folder, hint=hint)
     kernel = folder / "kernel.txt"
+    place: object = lscpu_path
     return combine(
         folder,
-        lscpu_text=lscpu_text,
-        topo_text=topo_text,
-        smi_text=smi_text,
+        lscpu=parse_lscpu(lscpu_text, where=place) if lscpu_text is not None else {},
+        topo=parse_topo(topo_text, where=topo_path) if topo_text is not None else None,
+        smi_list=parse_smi_list(smi_text, where=smi_path) if smi_text is not None else {},
         nvml_reading=reading,
         limits=None,
         kernel=_read(kernel).strip() if kernel.is_file() else None,
@@ -104,5 +127,5 @@ def read_captured(folder: Path | str) -> dict[str, Any]:
             "topo_text": "ok" if topo_text is not None else "not in the capture",
             "lscpu": "ok" if lscpu_text is not None else "not in the capture",
         },
-        places={"topo_text": topo_path, "smi_list": smi_path, "lscpu": lscpu_path},
+        lscpu_place=place,
     )

@@ -8,8 +8,9 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from assay.errors import BadInput
 from assay.probe import host, nvml
@@ -18,6 +19,7 @@ from assay.probe.topo_text import parse_topo
 from assay.probe.topology import build_topology
 from assay.records.files import write_json, write_text
 
+_Parsed = TypeVar("_Parsed")
 COMMAND_TIMEOUT_S = 60
 NVIDIA_VENDOR = "0x10de"
 _SMI_LINE = re.compile(r"^GPU (\d{1,3}): (.{1,200}?) \(UUID: (GPU-[0-9a-fA-F-]{8,64})\)\s*$")
@@ -79,28 +81,23 @@ def read_sysfs_gpus(root: Path) -> dict[str, dict[str, Any]]:
 def combine(
     root: Path,
     *,
-    lscpu_text: str | None,
-    topo_text: str | None,
-    smi_text: str | None,
+    lscpu: dict[str, str],
+    topo: dict[str, Any] | None,
+    smi_list: dict[int, dict[str, Any]],
     nvml_reading: dict[str, Any],
     limits: dict[str, Any] | None,
     kernel: str | None,
     host_name: str | None,
     sources: dict[str, str],
-    places: dict[str, object] | None = None,
+    lscpu_place: object = "lscpu -J",
 ) -> dict[str, Any]:
-    """Parse the texts and build the topology; ``places`` names each text's file for messages about it."""
-    where = places or {}
-    lscpu_place = where.get("lscpu", "lscpu -J")
-    fields = host.parse_lscpu(lscpu_text, where=lscpu_place) if lscpu_text else {}
-    topo = parse_topo(topo_text, where=where.get("topo_text", "nvidia-smi topo -m")) if topo_text else None
-    smi_list = parse_smi_list(smi_text, where=where.get("smi_list", "nvidia-smi -L")) if smi_text else {}
+    """Add what ``/sys`` and ``/proc`` below ``root`` say to the parsed outputs, and build the topology."""
     nodes = host.read_numa_nodes(root)
     return build_topology(
-        cpu=host.describe_cpu(fields, root, lscpu_place),
+        cpu=host.describe_cpu(lscpu, root, lscpu_place),
         limits=limits,
         memory_mib=host.read_memory_mib(root),
-        numa_nodes=nodes or host.numa_nodes_of_lscpu(fields, lscpu_place),
+        numa_nodes=nodes or host.numa_nodes_of_lscpu(lscpu, lscpu_place),
         software={"kernel": kernel, "driver": nvml_reading.get("driver"), "cuda": nvml_reading.get("cuda")},
         nvml=nvml_reading,
         topo=topo,
@@ -111,21 +108,41 @@ def combine(
     )
 
 
+def read_source(argv: list[str], parse: Callable[[str], _Parsed], nothing: _Parsed) -> tuple[_Parsed, str]:
+    """A command's parsed output and ``ok``; else ``nothing`` and why.
+
+    Text that cannot be understood is a source that was not read, with its line: on the machine at hand it
+    must not stop a campaign that the other sources suffice for.
+    """
+    text, state = run_source(argv)
+    if text is None:
+        return nothing, state
+    try:
+        return parse(text), "ok"
+    except BadInput as error:
+        return nothing, f"not understood: {error}"
+
+
 def probe_topology(*, with_host_name: bool = False, library: Any | None = None) -> dict[str, Any]:
     """What this machine is: the stable content only, so that an unchanged machine gives an equal dictionary.
 
     CPUs, cores, NUMA nodes with CPUs and memory, GPUs, links, islands, crossings, disagreements; nulls with
-    their reasons. Without a GPU, ``gpus`` is empty and ``gpus_reason`` says why. ``library`` stands in for
-    the ``pynvml`` module in tests. Raises BadInput when a source's text is broken.
+    their reasons. Without a GPU, ``gpus`` is empty and ``gpus_reason`` says why; a source that could not be
+    read has its reason in ``sources``. ``library`` stands in for the ``pynvml`` module in tests.
     """
-    lscpu_text, lscpu_state = run_source(["lscpu", "-J"])
+    no_fields: dict[str, str] = {}
+    lscpu, lscpu_state = read_source(["lscpu", "-J"], host.parse_lscpu, no_fields)
     reading = nvml.read_gpus(library)
-    topo_text, topo_state = run_source(["nvidia-smi", "topo", "-m"])
+    no_matrix: dict[str, Any] | None = None
+    topo, topo_state = read_source(["nvidia-smi", "topo", "-m"], parse_topo, no_matrix)
+    smi_list: dict[int, dict[str, Any]] = {}
+    if topo is not None and reading["state"] != "ok":
+        smi_list, _ = read_source(["nvidia-smi", "-L"], parse_smi_list, smi_list)
     return combine(
         Path("/"),
-        lscpu_text=lscpu_text,
-        topo_text=topo_text,
-        smi_text=None,
+        lscpu=lscpu,
+        topo=topo,
+        smi_list=smi_list,
         nvml_reading=reading,
         limits=host.read_limits(),
         kernel=platform.release(),
@@ -160,10 +177,12 @@ def capture_machine(folder: Path, library: Any | None = None) -> list[str]:
     Serial numbers and the host's name are not among it; the GPUs' UUIDs are.
     """
     written = []
-    for name, argv in (
-        ("lscpu.json", ["lscpu", "-J"]),
-        ("nvidia-smi-topo-m.txt", ["nvidia-smi", "topo", "-m"]),
-    ):
+    commands = {
+        "lscpu.json": ["lscpu", "-J"],
+        "nvidia-smi-topo-m.txt": ["nvidia-smi", "topo", "-m"],
+        "nvidia-smi-L.txt": ["nvidia-smi", "-L"],
+    }
+    for name, argv in commands.items():
         text, _ = run_source(argv)
         if text is not None:
             write_text(folder / name, text)

@@ -113,9 +113,12 @@ def merge_gpus(
     """
     from_nvml, from_text = _by_index(nvml), _by_index(topo)
     disagreements: list[dict[str, Any]] = []
-    if from_nvml and topo is not None and set(from_nvml) != set(from_text):
-        counts = {"nvml": sorted(from_nvml), "topo_text": sorted(from_text)}
-        disagreements.append({"what": "gpus", "sources": counts, "used": "nvml"})
+    listed = {"nvml": sorted(from_nvml), "topo_text": sorted(from_text), "nvidia-smi -L": sorted(names)}
+    listed = {source: indices for source, indices in listed.items() if indices}
+    if len({tuple(indices) for indices in listed.values()}) > 1:
+        disagreements.append(
+            {"what": "gpus", "sources": listed, "used": "nvml" if from_nvml else "all of them"}
+        )
     nodes = _nodes_with_cpus(numa_nodes)
     gpus = []
     for index in sorted(from_nvml or set(from_text) | set(names)):
