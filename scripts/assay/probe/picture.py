@@ -7,6 +7,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 GPU_WIDTH, GPU_HEIGHT, GAP, MARGIN = 108, 58, 26, 28
 LANE_HEIGHT = 190
+ISLAND_GAP = 76
+NODE_WIDTH = 268
 NODE_HEIGHT = 64
 _STYLE = (
     "text{font-family:DejaVu Sans,Helvetica,Arial,sans-serif;font-size:12px;fill:#1f2933}"
@@ -62,8 +64,17 @@ def _draw_islands(drawing: _Drawing, topology: dict[str, Any], top: int) -> dict
     """Boxes of islands with their GPUs in a row; gives the middle of each GPU's lower edge."""
     by_index = {gpu["index"]: gpu for gpu in topology["gpus"]}
     places: dict[int, tuple[int, int]] = {}
-    x = MARGIN
+    crossings = {(entry["a"], entry["b"]): entry["class"] for entry in topology["crossings"]}
+    x, before = MARGIN, None
     for island in topology["islands"]:
+        if before is not None:
+            middle = top + LANE_HEIGHT // 2
+            name = crossings.get((before, island["name"])) or "unknown"
+            drawing.path(
+                f"M {x - ISLAND_GAP} {middle} L {x} {middle}", "cross", 2, f"{before} to {island['name']}"
+            )
+            drawing.text(x - ISLAND_GAP // 2, middle - 6, name, "small", "middle")
+        before = island["name"]
         width = len(island["gpus"]) * (GPU_WIDTH + GAP) + GAP
         drawing.box(x, top, width, LANE_HEIGHT, "island")
         joined = island["joined_by"] or "no NVLink"
@@ -79,7 +90,7 @@ def _draw_islands(drawing: _Drawing, topology: dict[str, Any], top: int) -> dict
             shown = gpu["uuid"][:14] + "…" if gpu["uuid"] else "no UUID"
             drawing.text(left + GPU_WIDTH // 2, upper + 49, shown, "small", "middle", 20)
             places[index] = (left + GPU_WIDTH // 2, upper)
-        x += width + GAP
+        x += width + ISLAND_GAP
     return places
 
 
@@ -100,20 +111,23 @@ def _draw_nodes(
     drawing: _Drawing, topology: dict[str, Any], places: dict[int, tuple[int, int]], top: int
 ) -> None:
     """A box for each NUMA node that has CPUs or memory, joined to the GPUs that are near it."""
-    x = MARGIN
+    boxes = []
     for node in topology["numa_nodes"]:
         near = [gpu["index"] for gpu in topology["gpus"] if gpu["numa_node"] == node["node"]]
-        if not node["cpus"] and not near:
-            continue  # the memory of a GPU that shows as a node of its own
-        width = 268
-        drawing.box(x, top, width, NODE_HEIGHT, "node")
+        if node["cpus"] or near:  # else it is the memory of a GPU that shows as a node of its own
+            wish = sum(places[index][0] for index in near) // len(near) - NODE_WIDTH // 2 if near else MARGIN
+            boxes.append((wish, node, near))
+    x = MARGIN
+    for wish, node, near in sorted(boxes, key=lambda box: (not box[2], box[0], box[1]["node"])):
+        x = max(x, wish)
+        drawing.box(x, top, NODE_WIDTH, NODE_HEIGHT, "node")
         memory = "memory unknown" if node["memory_mib"] is None else f"{node['memory_mib'] / 1024:.0f} GiB"
         drawing.text(x + 10, top + 24, f"NUMA node {node['node']}, {memory}", most=34)
         drawing.text(x + 10, top + 44, f"CPUs {node['cpus'] or 'none'}", "small", most=42)
         for index in near:
             gx, gy = places[index]
-            drawing.path(f"M {gx} {gy + GPU_HEIGHT} L {x + width // 2} {top}", "bind", 1, f"GPU {index}")
-        x += width + GAP
+            drawing.path(f"M {gx} {gy + GPU_HEIGHT} L {x + NODE_WIDTH // 2} {top}", "bind", 1, f"GPU {index}")
+        x += NODE_WIDTH + GAP
 
 
 def draw_topology(topology: dict[str, Any]) -> str:
