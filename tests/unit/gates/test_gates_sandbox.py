@@ -16,7 +16,7 @@ import pytest
 from assay.gates.sandbox import Limits, run_code
 
 LIMITS = Limits(wall_s=6, cpu_s=1, memory_mib=256, file_mib=1, output_kib=16)
-LAYERS = [("namespaces", "seccomp"), ("seccomp",)]
+LAYERS = [("namespaces", "seccomp"), ("seccomp",), ("seccomp", "landlock")]
 
 
 def try_out(
@@ -148,6 +148,18 @@ def test_a_private_root_hides_the_host(tmp_path: Path) -> None:
     if "private_root" not in record["isolation"]["files"]:
         pytest.skip("this host allows no private root")
     assert record["values"] == [[[], False, False, False]]
+
+
+def test_landlock_keeps_the_host_from_being_read(tmp_path: Path) -> None:
+    """Where no private root can be had, Landlock still refuses to open the host's files."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    code = "def f(path):\n    return open(path).read()"
+    record = try_out(code, ("seccomp", "landlock"), [[str(secret)]])
+    if "reading" not in record["isolation"]:
+        pytest.skip(f"this kernel has no Landlock: {record['isolation']['refused']}")
+    assert record["ended"] == "raised"
+    assert record["error"].startswith("PermissionError")
 
 
 def test_the_environment_is_empty(layers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

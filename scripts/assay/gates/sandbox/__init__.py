@@ -1,7 +1,8 @@
 """Run generated code: a separate process without network, an empty scratch folder, hard limits, a deadline.
 
-The host decides what can be had: Linux namespaces with a private root, a seccomp filter, or both. What was
-really active is part of each run's record. Without network, file and process isolation nothing is run.
+The host decides what can be had: Linux namespaces with a private root and a seccomp filter; where it allows
+no namespaces, the filter alone, with Landlock against reading the host's files. What was really active is
+part of each run's record. Without network, file and process isolation nothing is run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from assay.errors import BadInput
 _CHILD = Path(__file__).resolve().parent / "child.py"
 _MAX_RESULT_BYTES = 256 << 10
 _KEPT_OUTPUT_CHARS = 2000
-ISOLATION = ("namespaces", "seccomp")
+ISOLATION = ("namespaces", "seccomp", "landlock")
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,12 @@ def _confine_code(
             active["refused"]["private_root"] = str(error)[:200]
     if not active["files"]:
         os.chdir(scratch)
+        if "landlock" in job["isolation"]:
+            try:
+                confine.restrict_reading(libc, scratch)
+                active["reading"] = ["landlock"]
+            except OSError as error:
+                active["refused"]["landlock"] = str(error)[:200]
     try:
         confine.drop_capabilities(libc)
     except OSError as error:
