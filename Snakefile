@@ -19,9 +19,9 @@ resource_scopes:
 
 
 rule all:
+    default_target: True
     input:
         [campaign_targets(name) for name in DEFAULT_CAMPAIGNS],
-    default_target: True
 
 
 for campaign in CAMPAIGNS:
@@ -29,11 +29,11 @@ for campaign in CAMPAIGNS:
     rule:
         name:
             campaign
+        input:
+            campaign_targets(campaign),
         localrule: True
         message:
             f"{campaign}: every stage, extract, chart and digest is there"
-        input:
-            campaign_targets(campaign),
 
 
 include: "workflow/rules/probe.smk"

@@ -9,7 +9,9 @@ from assay.stage.server import gate_after
 
 
 def main() -> None:
-    parser = options(__doc__, load={"type": Path, "nargs": "+", "required": True, "help": "the load receipts"})
+    parser = options(
+        __doc__, load={"type": Path, "nargs": "+", "required": True, "help": "the load receipts"}
+    )
     arguments = parser.parse_args()
     finish(lambda: gate_after(bench(arguments.spec), arguments.spec, arguments.output, arguments.load))
 

@@ -9,7 +9,9 @@ from assay.stage.prompts import prepare_prompts
 
 
 def main() -> None:
-    parser = options(__doc__, prompts={"type": Path, "required": True, "help": "the prompts, one JSON a line"})
+    parser = options(
+        __doc__, prompts={"type": Path, "required": True, "help": "the prompts, one JSON a line"}
+    )
     arguments = parser.parse_args()
     finish(lambda: prepare_prompts(Path.cwd(), arguments.spec, arguments.prompts, arguments.output))
 

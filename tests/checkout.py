@@ -24,7 +24,16 @@ import yaml
 PROJECT = Path(__file__).resolve().parent.parent
 FAKE_SOURCE = PROJECT / "tests" / "engines" / "fake_llama_cpp" / "src" / "xllamacpp.py"
 MODEL_BYTES = b"no weights, only a name\n"
-COPIED = ("Snakefile", "workflow", "profiles", "scripts", "config/gates", "config/publication", "config/workloads")
+COPIED = (
+    "Snakefile",
+    "envs/harness.yaml",
+    "workflow",
+    "profiles",
+    "scripts",
+    "config/gates",
+    "config/publication",
+    "config/workloads",
+)
 
 CAMPAIGN: dict[str, Any] = {
     "schema": "assay/campaign/1",
@@ -99,7 +108,7 @@ class Checkout:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
         for folder in ("config/campaigns", "config/images", "config/models", "envs"):
-            (root / folder).mkdir(parents=True)
+            (root / folder).mkdir(parents=True, exist_ok=True)
         shared.mkdir(parents=True, exist_ok=True)
         wheel, digest = build_fake_wheel(shared)
         (root / "envs/fake_llama_cpp.lock.txt").write_text(
@@ -115,7 +124,11 @@ class Checkout:
                 "lock": "envs/fake_llama_cpp.lock.txt",
                 "checks": [{"name": "imports", "code": "import xllamacpp"}],
                 "models": {
-                    "fake_model": {"path": "fake_model/model.gguf", "sha256": model_sha256, "license": "CC0-1.0"}
+                    "fake_model": {
+                        "path": "fake_model/model.gguf",
+                        "sha256": model_sha256,
+                        "license": "CC0-1.0",
+                    }
                 },
             },
         )
@@ -175,9 +188,13 @@ class Checkout:
         events = [json.loads(line) for line in lines]
         return [event for event in events if kind in (None, event["event"])]
 
-    def snakemake(self, *arguments: str, cores: int = 2, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    def snakemake(
+        self, *arguments: str, cores: int = 2, timeout_s: float = 240
+    ) -> subprocess.CompletedProcess[str]:
         command = ["snakemake", "--cores", str(cores), *arguments]
-        if not any(argument.startswith("campaign") or argument.startswith("results") for argument in arguments):
+        if not any(
+            argument.startswith("campaign") or argument.startswith("results") for argument in arguments
+        ):
             command.append("campaign_tiny")
         return subprocess.run(
             command, cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=timeout_s
@@ -208,20 +225,12 @@ class Checkout:
             cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
 
-    def plan(self) -> dict[str, str]:
-        """What `snakemake -n` would run: "rule wildcards" -> reason."""
-        run = self.snakemake("-n")
+    def plan(self, name: str = "campaign_tiny") -> dict[str, str]:
+        """What `snakemake -n` would run: "rule leg point r1" -> reason."""
+        run = self.snakemake("-n", name)
         assert run.returncode == 0, run.stdout + run.stderr
-        text, jobs = run.stdout + run.stderr, {}
-        for block in re.split(r"\n(?=(?:local)?(?:rule|checkpoint) )", text):
-            head = re.match(r"(?:local)?(?:rule|checkpoint) (\w+):", block)
-            if head is None or head[1].startswith("campaign"):
-                continue
-            wildcards = re.search(r"wildcards: (.*)", block)
-            reason = re.search(r"reason: (.*)", block)
-            names = re.sub(r"campaign=\w+(, )?", "", wildcards[1]) if wildcards else ""
-            jobs[f"{head[1]} {names}".strip()] = reason[1] if reason else ""
-        return jobs
+        jobs = re.findall(r"Job \d+: (\w+): (\w+) ?(.*)\n\s*Reason: (.*)", run.stdout + run.stderr)
+        return {f"{rule} {rest}".strip(): reason for rule, campaign, rest, reason in jobs if campaign == name}
 
     def receipt(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.receipts / name).read_text())

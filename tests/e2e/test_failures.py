@@ -81,8 +81,14 @@ def test_an_ignored_flag_is_read_back(checkout: Checkout) -> None:
     [
         (lambda c: c.update(ordr=["a"]), ["campaign_tiny.yaml", "ordr", "did you mean 'order'"]),
         (lambda c: c["points"]["p1"].update(concurrency="two"), ["points.p1.concurrency", "integer"]),
-        (lambda c: c["arms"]["a"]["flags"].update(paralel=4), ["arms.a.flags.paralel", "did you mean 'parallel'"]),
-        (lambda c: c["arms"]["a"]["flags"].update(spec_type="ngram"), ["arms.a.flags.spec_type", "ngram_mod"]),
+        (
+            lambda c: c["arms"]["a"]["flags"].update(paralel=4),
+            ["arms.a.flags.paralel", "did you mean 'parallel'"],
+        ),
+        (
+            lambda c: c["arms"]["a"]["flags"].update(spec_type="ngram"),
+            ["arms.a.flags.spec_type", "ngram_mod"],
+        ),
         (lambda c: c["arms"]["a"].update(image="lama"), ["arms.a.image", "fake_llama_cpp"]),
         (lambda c: c["needs"].update(gpus=8), ["needs.gpus", "needs 8 GPUs"]),
         (lambda c: c["order"].append("c"), ["order[2]", "no arm 'c'"]),

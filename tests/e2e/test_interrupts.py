@@ -122,7 +122,9 @@ def test_two_campaigns_on_one_host(checkout: Checkout, tmp_path: Path, shared_fo
     for process, made in zip(processes, (checkout, other), strict=True):
         assert process.wait(timeout=200) == 0, (made.root / "snakemake.log").read_text()[-3000:]
     assert overlap([checkout, other]) == 1
-    logs = "".join(path.read_text() for made in (checkout, other) for path in (made.root / "logs").rglob("*.log"))
+    logs = "".join(
+        path.read_text() for made in (checkout, other) for path in (made.root / "logs").rglob("*.log")
+    )
     assert "is held by campaign 'campaign_tiny'" in logs
 
 

@@ -9,27 +9,24 @@ from checkout import Checkout
 
 pytestmark = pytest.mark.e2e
 
-EXTRACTS = {
-    "extract_rows", "extract_attempts", "extract_comparisons", "extract_verdicts", "extract_summary",
-    "extract_chart_data", "write_evidence",
-}  # fmt: skip
-CHARTS = {f"plot_chart chart={chart}" for chart in ("throughput", "ttft", "arms", "sustained")}
+EXTRACTS = {"extract_rows", "write_evidence"}
+CHARTS = {f"plot_chart {chart}" for chart in ("throughput", "ttft", "arms", "sustained")}
 DERIVED = EXTRACTS | CHARTS
 
 
 def after(leg: str) -> set[str]:
-    return {f"gate_after leg={leg}", f"stop_server leg={leg}"}
+    return {f"gate_after {leg}", f"stop_server {leg}"}
 
 
 def measured_of(leg: str) -> set[str]:
     return {
-        f"start_server leg={leg}",
-        f"gate_before leg={leg}",
-        f"warm_up leg={leg}",
-        f"run_finite leg={leg}, point=p1, repeat=1",
-        f"run_finite leg={leg}, point=p2, repeat=1",
-        f"run_finite leg={leg}, point=p2, repeat=2",
-        f"run_sustained leg={leg}, point=w1",
+        f"start_server {leg}",
+        f"gate_before {leg}",
+        f"warm_up {leg}",
+        f"run_finite {leg} p1 r1",
+        f"run_finite {leg} p2 r1",
+        f"run_finite {leg} p2 r2",
+        f"run_sustained {leg} w1",
     } | after(leg)
 
 
@@ -50,7 +47,15 @@ def test_one_server_per_arm_in_order(finished_checkout: Checkout) -> None:
     for leg, session in zip("ab", sessions, strict=True):
         times = [
             finished_checkout.receipt(f"{leg}/{name}.json")["t_start_utc"]
-            for name in ("gate_before", "warm_up", "finite/p1/r1", "finite/p2/r1", "finite/p2/r2", "sustained/w1", "gate_after")
+            for name in (
+                "gate_before",
+                "warm_up",
+                "finite/p1/r1",
+                "finite/p2/r1",
+                "finite/p2/r2",
+                "sustained/w1",
+                "gate_after",
+            )
         ]
         assert times == sorted(times)
         assert finished_checkout.receipt(f"{leg}/finite/p1/r1.json")["session_id"] == session["session_id"]
@@ -62,10 +67,10 @@ def test_changed_request_count_reruns_that_point(finished: Checkout) -> None:
     finished.campaign["points"]["p2"]["requests"] = 5
     finished.write_campaign()
     plan = finished.plan()
-    points = {f"run_finite leg={leg}, point=p2, repeat={r}" for leg in "ab" for r in (1, 2)}
-    expected = points | after("a") | after("b") | DERIVED | {"prepare_prompts point=p2", "write_plan"}
+    points = {f"run_finite {leg} p2 r{r}" for leg in "ab" for r in (1, 2)}
+    expected = points | after("a") | after("b") | DERIVED | {"prepare_prompts p2", "write_plan"}
     assert set(plan) == expected
-    assert '"requests":6' in plan["run_finite leg=a, point=p2, repeat=1"]
+    assert '"requests":6' in plan["run_finite a p2 r1"]
     before = finished.receipt_digests()
     run = finished.snakemake()
     assert run.returncode == 0, run.stderr[-3000:]
@@ -83,20 +88,23 @@ def test_swapped_settings_rerun_the_point(finished: Checkout) -> None:
     point["concurrency"], point["requests"] = point["requests"], point["concurrency"]
     finished.write_campaign()
     plan = finished.plan()
-    assert "run_finite leg=a, point=p2, repeat=1" in plan
-    assert not {name for name in plan if "point=p1" in name or "w1" in name}
+    assert "run_finite a p2 r1" in plan
+    assert not {name for name in plan if " p1 " in name or "w1" in name}
 
 
 def test_a_deleted_receipt_reruns_that_repeat(finished: Checkout) -> None:
     """Without its receipt one repeat runs again, in a bracketed session of its own; the others stay as they are."""
     lost = finished.receipts / "a/finite/p2/r1.json"
     lost.unlink()
-    assert set(finished.plan()) == {"run_finite leg=a, point=p2, repeat=1"} | after("a") | DERIVED
+    assert set(finished.plan()) == {"run_finite a p2 r1"} | after("a") | DERIVED
     before = finished.receipt_digests()
     run = finished.snakemake()
     assert run.returncode == 0, run.stderr[-3000:]
     now = finished.receipt_digests()
-    assert {name for name in before if before[name] != now[name]} == {"a/gate_after.json", "a/stop_server.json"}
+    assert {name for name in before if before[name] != now[name]} == {
+        "a/gate_after.json",
+        "a/stop_server.json",
+    }
     sessions = finished.sessions()
     assert len(sessions) == 3
     receipt = finished.receipt("a/finite/p2/r1.json")
@@ -124,7 +132,9 @@ def test_key_order_and_touched_files_rerun_nothing(finished: Checkout) -> None:
     """Reordered keys of the campaign file and new time stamps of every source file change nothing."""
     finished.write_campaign(sort_keys=True)
     for path in finished.root.rglob("*"):
-        if path.is_file() and not {"results", ".snakemake", "locks"} & set(path.relative_to(finished.root).parts):
+        if path.is_file() and not {"results", ".snakemake", "locks"} & set(
+            path.relative_to(finished.root).parts
+        ):
             path.touch()
     assert finished.plan() == {}
 
@@ -164,12 +174,12 @@ def test_added_and_removed_points(finished: Checkout) -> None:
     points["p3"] = points["p1"] | {"concurrency": 4, "requests": 4}
     finished.write_campaign()
     measured = {name for name in finished.plan() if name.startswith("run_")}
-    assert measured == {f"run_finite leg={leg}, point=p3, repeat=1" for leg in "ab"}
+    assert measured == {f"run_finite {leg} p3 r1" for leg in "ab"}
     del points["p3"], points["p1"]
     finished.write_campaign()
     plan = set(finished.plan())
     assert not {name for name in plan if name.startswith("run_")}
-    assert {"gate_after leg=a", "gate_after leg=b"} <= plan
+    assert {"gate_after a", "gate_after b"} <= plan
 
 
 def test_order_with_two_visits_of_an_arm(checkout: Checkout) -> None:

@@ -6,16 +6,18 @@ rule gate_before:
         "results/{campaign}/receipts/{leg}/gate_before.json",
     log:
         "logs/{campaign}/{leg}/gate_before.log",
-    message:
-        "{wildcards.leg}: does it answer correctly before the load?"
     priority: order(5)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("gate_before"),
+    message:
+        "gate_before: {wildcards.campaign} {wildcards.leg}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/gate_before.py --spec {params.spec:q} --output {output} > {log} 2>&1'
 
@@ -27,15 +29,17 @@ rule gate_after:
         "results/{campaign}/receipts/{leg}/gate_after.json",
     log:
         "logs/{campaign}/{leg}/gate_after.log",
-    message:
-        "{wildcards.leg}: does it still answer correctly after the load?"
     priority: order(2)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("gate_after"),
+    message:
+        "gate_after: {wildcards.campaign} {wildcards.leg}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/gate_after.py --spec {params.spec:q} --output {output} --load {input.load} > {log} 2>&1'

@@ -7,16 +7,18 @@ rule run_finite:
         "results/{campaign}/receipts/{leg}/finite/{point}/r{repeat}.json",
     log:
         "logs/{campaign}/{leg}/run_finite/{point}.r{repeat}.log",
-    message:
-        "{wildcards.leg}: {wildcards.point}, repeat {wildcards.repeat}"
     priority: order(3)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("run_finite"),
+    message:
+        "run_finite: {wildcards.campaign} {wildcards.leg} {wildcards.point} r{wildcards.repeat}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/run_finite.py --spec {params.spec:q} --output {output} > {log} 2>&1'
 
@@ -30,15 +32,17 @@ rule run_sustained:
         "results/{campaign}/receipts/{leg}/sustained/{point}.json",
     log:
         "logs/{campaign}/{leg}/run_sustained/{point}.log",
-    message:
-        "{wildcards.leg}: sustained windows of {wildcards.point}"
     priority: order(3)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("run_sustained"),
+    message:
+        "run_sustained: {wildcards.campaign} {wildcards.leg} {wildcards.point}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/run_sustained.py --spec {params.spec:q} --output {output} > {log} 2>&1'

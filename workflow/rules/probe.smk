@@ -3,10 +3,12 @@ checkpoint probe_topology:
         "results/{campaign}/receipts/probe_topology.json",
     log:
         "logs/{campaign}/probe_topology.log",
-    message:
-        "{wildcards.campaign}: read the machine"
+    conda:
+        "../../envs/harness.yaml"
     params:
         spec=spec("probe_topology"),
+    message:
+        "probe_topology: {wildcards.campaign}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/probe_topology.py --spec {params.spec:q} --output {output} > {log} 2>&1'
 
@@ -16,9 +18,11 @@ checkpoint write_plan:
         "results/{campaign}/plan.json",
     log:
         "logs/{campaign}/write_plan.log",
-    message:
-        "{wildcards.campaign}: resolve the campaign"
+    conda:
+        "../../envs/harness.yaml"
     params:
         spec=lambda wildcards: canonical_json(ASSAY.plan(wildcards.campaign)),
+    message:
+        "write_plan: {wildcards.campaign}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/write_plan.py --spec {params.spec:q} --output {output} > {log} 2>&1'

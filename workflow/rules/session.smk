@@ -6,16 +6,18 @@ rule start_server:
         "results/{campaign}/receipts/{leg}/start_server.json",
     log:
         "logs/{campaign}/{leg}/start_server.log",
-    message:
-        "{wildcards.leg}: lease the device, start the server, read its configuration back"
     priority: order(6)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("start_server"),
+    message:
+        "start_server: {wildcards.campaign} {wildcards.leg}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/start_server.py --spec {params.spec:q} --output {output} > {log} 2>&1'
 
@@ -28,16 +30,18 @@ rule warm_up:
         "results/{campaign}/receipts/{leg}/warm_up.json",
     log:
         "logs/{campaign}/{leg}/warm_up.log",
-    message:
-        "{wildcards.leg}: warm up every shape"
     priority: order(4)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("warm_up"),
+    message:
+        "warm_up: {wildcards.campaign} {wildcards.leg}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/warm_up.py --spec {params.spec:q} --output {output} > {log} 2>&1'
 
@@ -54,15 +58,17 @@ rule stop_server:
         "results/{campaign}/receipts/{leg}/stop_server.json",
     log:
         "logs/{campaign}/{leg}/stop_server.log",
-    message:
-        "{wildcards.leg}: stop the server and pin its evidence"
     priority: order(1)
     group:
         "leg_{campaign}_{leg}"
+    conda:
+        "../../envs/harness.yaml"
     threads: ALL_CORES
     resources:
         gpu=gpus,
     params:
         spec=spec("stop_server"),
+    message:
+        "stop_server: {wildcards.campaign} {wildcards.leg}"
     shell:
         'exec "$ASSAY_PYTHON" scripts/stop_server.py --spec {params.spec:q} --output {output} > {log} 2>&1'

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from assay.cli import audit, campaigns, export, gates, load, probe
+from assay.cli import audit, campaigns, export, gates, load, probe, show
 from assay.errors import EXIT_INTERNAL, AssayError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for name, function in {
     "load": load.load,
     "gates": gates.gates,
     "export": export.export,
+    "show": show.show,
     "audit": audit.audit,
     "verify": audit.verify,
     "compare": audit.compare,
@@ -47,5 +48,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last resort: say what happened, and exit 4
         if os.environ.get("ASSAY_DEBUG"):
             raise
-        print(f"assay: internal error: {type(error).__name__}: {error} (ASSAY_DEBUG=1 shows where)", file=sys.stderr)
+        print(
+            f"assay: internal error: {type(error).__name__}: {error} (ASSAY_DEBUG=1 shows where)",
+            file=sys.stderr,
+        )
         sys.exit(EXIT_INTERNAL)

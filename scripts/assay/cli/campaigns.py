@@ -18,12 +18,20 @@ from assay.stage.specs import root_of
 from assay.vocab import Reason, StageState
 
 RETRIED = (StageState.FAILED, StageState.INVALID, StageState.NOT_RUN)
-OTHER_KINDS = {"gates": "gates", "images": "image", "models": "model", "workloads": "workload", "publication": "publication"}
+OTHER_KINDS = {
+    "gates": "gates",
+    "images": "image",
+    "models": "model",
+    "workloads": "workload",
+    "publication": "publication",
+}
 
 
 def validate(
     config: Annotated[Path, typer.Argument(help="a campaign file, or another YAML file below config/")],
-    machine: Annotated[bool, typer.Option(help="also check GPUs, model files and ports of this machine")] = False,
+    machine: Annotated[
+        bool, typer.Option(help="also check GPUs, model files and ports of this machine")
+    ] = False,
 ) -> None:
     """Check a configuration file; a fault is one line naming file, key and what would be right (exit 2)."""
     kind = config.resolve().parent.name
@@ -50,13 +58,20 @@ def list_campaigns() -> None:
     root = Path.cwd()
     files = campaign_files(root)
     if not files:
-        raise BadInput("no campaign file", where=root / "config" / "campaigns", hint="run it in the project's folder")
+        raise BadInput(
+            "no campaign file", where=root / "config" / "campaigns", hint="run it in the project's folder"
+        )
     table = Table("target", "arms", "points", "GPUs", "title")
     broken = []
     for name, path in files.items():
         try:
             config = load_campaign(path, root).config
-            row = [", ".join(config["arms"]), str(len(config["points"])), str(config["needs"]["gpus"]), config["title"]]
+            row = [
+                ", ".join(config["arms"]),
+                str(len(config["points"])),
+                str(config["needs"]["gpus"]),
+                config["title"],
+            ]
         except BadInput as error:
             broken.append(str(error))
             row = ["", "", "", "not valid, see below"]
@@ -69,8 +84,12 @@ def list_campaigns() -> None:
 
 
 def retry(
-    failed: Annotated[bool, typer.Option("--failed", help="the stages that failed, are invalid or were not run")] = False,
-    results: Annotated[Path, typer.Option(help="the results folder, or one campaign in it")] = Path("results"),
+    failed: Annotated[
+        bool, typer.Option("--failed", help="the stages that failed, are invalid or were not run")
+    ] = False,
+    results: Annotated[Path, typer.Option(help="the results folder, or one campaign in it")] = Path(
+        "results"
+    ),
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="only say what would be removed")] = False,
 ) -> None:
     """Remove the receipts of failed stages, nothing else: the next run repeats them.
@@ -88,7 +107,11 @@ def retry(
         if not dry_run:
             receipt.unlink()
         removed += 1
-    print(f"{removed} receipt{'s' if removed != 1 else ''}; the next snakemake run repeats these stages" if removed else "nothing failed")
+    print(
+        f"{removed} receipt{'s' if removed != 1 else ''}; the next snakemake run repeats these stages"
+        if removed
+        else "nothing failed"
+    )
 
 
 def failed_receipts(results: Path) -> list[tuple[Path, str]]:

@@ -63,7 +63,9 @@ class Campaign:
         for leg in self.legs():
             if leg.name == name:
                 return leg
-        raise BadInput(f"no leg {name!r}", where=self.path, key="order", hint=f"legs: {[x.name for x in self.legs()]}")
+        raise BadInput(
+            f"no leg {name!r}", where=self.path, key="order", hint=f"legs: {[x.name for x in self.legs()]}"
+        )
 
     def finite_points(self) -> list[str]:
         return [name for name, point in self.points.items() if point["kind"] == "finite"]
@@ -86,7 +88,9 @@ def _named(root: Path, kind: str, folder: str, name: str, where: Path, key: str)
         raise BadInput(f"no {kind} {name!r} in config/{folder}", where=where, key=key, hint=hint)
     value = read_config(root, kind, path)
     if value.get("name", name) != name:
-        raise BadInput(f"is {value['name']!r} in {path.name}", where=path, key="name", hint=f"it must be {name!r}")
+        raise BadInput(
+            f"is {value['name']!r} in {path.name}", where=path, key="name", hint=f"it must be {name!r}"
+        )
     return value
 
 
@@ -94,7 +98,9 @@ def load_campaign(path: Path, root: Path) -> Campaign:
     """Read and check a campaign file and every config it names. BadInput names file, key and what is right."""
     config = read_config(root, "campaign", path)
     if config["name"] != path.stem:
-        raise BadInput(f"{config['name']!r} is not the file's name", where=path, key="name", hint=f"{path.stem!r}")
+        raise BadInput(
+            f"{config['name']!r} is not the file's name", where=path, key="name", hint=f"{path.stem!r}"
+        )
     arms = config["arms"]
     for index, arm in enumerate(config["order"]):
         _known(arm, arms, path, f"order[{index}]", "arm")
@@ -117,7 +123,10 @@ def load_campaign(path: Path, root: Path) -> Campaign:
     workloads = {
         name: _workload(root, name, path, key)
         for name, key in [
-            *((point["workload"], f"points.{point_id}.workload") for point_id, point in config["points"].items()),
+            *(
+                (point["workload"], f"points.{point_id}.workload")
+                for point_id, point in config["points"].items()
+            ),
             (config["warm_up"]["workload"], "warm_up.workload"),
         ]
     }
@@ -138,12 +147,19 @@ def _workload(root: Path, name: str, where: Path, key: str) -> dict[str, Any]:
         file = root / "config" / "workloads" / workload["file"]
         config_path = root / "config" / "workloads" / f"{name}.yaml"
         if not file.is_file():
-            raise BadInput(f"no such file {file}", where=config_path, key="file", hint="the prompts, a JSON object a line")
+            raise BadInput(
+                f"no such file {file}",
+                where=config_path,
+                key="file",
+                hint="the prompts, a JSON object a line",
+            )
         found = sha256_of_file(file)
         if workload.get("sha256", found) != found:
             raise BadInput(
-                f"{file.name} has sha256 {found}", where=config_path, key="sha256", hint=f"declared is {workload['sha256']}"
+                f"{file.name} has sha256 {found}",
+                where=config_path,
+                key="sha256",
+                hint=f"declared is {workload['sha256']}",
             )
         workload = workload | {"sha256": found}
     return workload
-

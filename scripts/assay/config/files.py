@@ -24,7 +24,9 @@ def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} stands twice", key_node.start_mark
+            )
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
@@ -82,7 +84,9 @@ def _explain(error: ValidationError) -> tuple[str, str | None, str | None]:
         return key, f"{error.instance!r} is of the wrong type", f"it must be {names}"
     if rule == "enum":
         near = difflib.get_close_matches(str(error.instance), [str(v) for v in error.validator_value], n=1)
-        hint = f"one of {', '.join(map(str, error.validator_value))}" + (f"; did you mean {near[0]!r}?" if near else "")
+        hint = f"one of {', '.join(map(str, error.validator_value))}" + (
+            f"; did you mean {near[0]!r}?" if near else ""
+        )
         return key, f"{error.instance!r} is not known", hint
     return key, error.message[:300], error.schema.get("description")
 
@@ -90,7 +94,8 @@ def _explain(error: ValidationError) -> tuple[str, str | None, str | None]:
 def validate(value: Any, schema_object: dict[str, Any], where: Path) -> None:
     """Check ``value``; the first violation, by place in the file, becomes BadInput."""
     errors = sorted(
-        Draft202012Validator(schema_object).iter_errors(value), key=lambda e: [str(p) for p in e.absolute_path]
+        Draft202012Validator(schema_object).iter_errors(value),
+        key=lambda e: [str(p) for p in e.absolute_path],
     )
     if errors:
         # Of "any of these forms" the branch that came closest says most.

@@ -247,11 +247,15 @@ def _start(request: LeaseRequest, mine: ProcessId) -> Session | None:
         if code == SUPERVISOR_BUSY:
             return None
         if code is not None and session is None:
-            raise ServerFailed(f"the supervisor ended with status {code}; see {folder.name}/supervisor.log", folder)
+            raise ServerFailed(
+                f"the supervisor ended with status {code}; see {folder.name}/supervisor.log", folder
+            )
         time.sleep(0.05)
 
 
-def release(campaign: str | None = None, why: str = "released", devices: list[str] | None = None) -> list[str]:
+def release(
+    campaign: str | None = None, why: str = "released", devices: list[str] | None = None
+) -> list[str]:
     """End the sessions of this owner (of one campaign when named). Returns their ids."""
     from assay.session.devices import lock_folder
 

@@ -63,7 +63,10 @@ class Supervisor:
             "schema": "assay/session/1",
             "session_id": spec["session_id"],
             "run_id": f"{spec['run_id_stem']}__{started:%m%d-%H%M%S}",
-            **{key: spec[key] for key in ("campaign", "leg", "arm", "digest", "argv", "devices", "port", "url")},
+            **{
+                key: spec[key]
+                for key in ("campaign", "leg", "arm", "digest", "argv", "devices", "port", "url")
+            },
             **spec["identity"],
             "environment": spec["environment"],
             "owner": spec["owner"],

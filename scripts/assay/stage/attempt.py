@@ -48,7 +48,12 @@ def commit() -> str | None:
     def git(*words: str) -> str | None:
         try:
             run = subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, env=environment, timeout=20, check=True
+                ["git", "-C", str(root), *words],
+                capture_output=True,
+                text=True,
+                env=environment,
+                timeout=20,
+                check=True,
             )
         except (OSError, subprocess.SubprocessError):
             return None  # no git, or no checkout: the package digest still says what code ran
@@ -128,7 +133,9 @@ class Attempt:
     ) -> dict[str, Any]:
         """Write the final record. ``evidence``: files to pin; by default all that lie in the folder."""
         if evidence is None and self.folder is not None:
-            evidence = [file for file in self.folder.rglob("*") if file.is_file() and file.name != "stage.json"]
+            evidence = [
+                file for file in self.folder.rglob("*") if file.is_file() and file.name != "stage.json"
+            ]
         self.record |= {
             "state": str(state),
             "reasons": sorted({str(reason) for reason in reasons}),

@@ -19,7 +19,7 @@ from assay.config.campaign import Campaign, load_campaign
 from assay.digest import sha256_of_value
 from assay.errors import BadInput, Incomplete
 from assay.gates import Endpoint, run_gates
-from assay.image import find_model_file
+from assay.image import find_model_file, image_python
 from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
 from assay.session.devices import HOST_DEVICE, use_devices
@@ -89,11 +89,17 @@ class Bench:
             model_path = find_model_file(image, source["image_file"], store)
         else:
             model_path = Path(source["path"]).expanduser()
-        files = EngineFiles(str(store / image["path"] / "bin" / "python"), str(model_path), self.server["served_name"])
+        files = EngineFiles(str(image_python(image, store)), str(model_path), self.server["served_name"])
         arm = self.campaign.arms[self.leg.arm]
         context = f"{self.campaign.config['context_tokens'] // 1024}k"
         stem = "__".join(
-            [self.server["model"], self.leg.name, context, self.server["engine"], self.campaign.config["suite"]]
+            [
+                self.server["model"],
+                self.leg.name,
+                context,
+                self.server["engine"],
+                self.campaign.config["suite"],
+            ]
         )
         return LeaseRequest(
             campaign=self.campaign.name,
@@ -126,7 +132,9 @@ class Bench:
             session = ensure(request, lambda text: print(text, flush=True))
             self.read_back(session)
             for stage in (Stage.GATE_BEFORE, Stage.WARM_UP):
-                if upto in (Stage.START_SERVER, None) or (upto is Stage.GATE_BEFORE and stage is Stage.WARM_UP):
+                if upto in (Stage.START_SERVER, None) or (
+                    upto is Stage.GATE_BEFORE and stage is Stage.WARM_UP
+                ):
                     break
                 if not (session.folder / FRONT[stage] / "stage.json").exists():
                     self.run_gate(session, stage) if stage is Stage.GATE_BEFORE else self.run_warm_up(session)
@@ -162,7 +170,9 @@ class Bench:
         state, reasons, detail = self.outcome(session)
         if summary["verdict"] != "pass":
             reasons.append(Reason.GATE_FAILED)
-        measured = {key: summary[key] for key in ("verdict", "kinds", "policy", "policy_sha256", "tasks_sha256")}
+        measured = {
+            key: summary[key] for key in ("verdict", "kinds", "policy", "policy_sha256", "tasks_sha256")
+        }
         return attempt.finish(state, reasons, detail, measured)
 
     def run_warm_up(self, session: Session) -> dict[str, Any]:
@@ -202,7 +212,7 @@ class Bench:
                 prompts,
                 folder / f"shape_{number}",
             )
-            if client["counts"]["ok"] != client["counts"]["issued"]:
+            if client["requests"]["ok"] != client["requests"]["issued"]:
                 reasons.append(Reason.WARM_UP_FAILED)
         state, more, detail = self.outcome(session)
         return attempt.finish(state, reasons + more, detail, {"n_shapes": len(spec["warm_up"]["shapes"])})

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ from assay.load import LoadSpec, Prompt, read_prompts, run_load
 from assay.records.files import write_json
 from assay.session.counters import read_counters, record_counters
 from assay.session.lease import ServerFailed, Session
-from assay.session.processes import ProcessId, call_when_gone
 from assay.stage.attempt import Attempt, write_receipt
 from assay.stage.bracket import Bench, stage_folder
 from assay.stage.server import not_run, raise_if_interrupted
@@ -34,18 +30,9 @@ def load_spec(bench: Bench, session: Session, point: dict[str, Any], **timing: A
         planned_prompt_tokens=point["planned_prompt_tokens"],
         point_id=point["point_id"],
         session_id=session.session_id,
+        metrics_urls=(f"{session.url}/metrics",),
         **timing,
     )
-
-
-@contextmanager
-def server_watch(session: Session) -> Iterator[threading.Event]:
-    """An event that is set when the server ends: a dead server is not asked for the rest of a window."""
-    gone = threading.Event()
-    server = ProcessId.from_record(session.record["server"])
-    assert server is not None
-    call_when_gone(server, gone.set)
-    yield gone
 
 
 def run_phase(
@@ -55,12 +42,11 @@ def run_phase(
     folder.mkdir(parents=True, exist_ok=True)
     engine_name = bench.engine.metrics_name
     before = read_counters(session.url, engine_name)
-    with server_watch(session) as gone:
-        client = run_load(spec, prompts, folder, stop=gone)
+    client = run_load(spec, prompts, folder)
     after = read_counters(session.url, engine_name)
     write_json(folder / "counters.json", record_counters(before, after, client))
-    reasons = [Reason(word) for word in client["invalid_reasons"]]
-    if client["counts"]["failed"] or client["counts"]["incomplete"]:
+    reasons = [Reason(word) for word in client["reasons"]]
+    if client["requests"]["ok"] != client["requests"]["issued"]:
         reasons.append(Reason.REQUESTS_FAILED)
     return client, reasons
 
@@ -94,8 +80,8 @@ def run_finite(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, A
             attempt = Attempt(spec, session, folder, bench.results)
             load = load_spec(bench, session, point, requests=point["requests"])
             client, reasons = run_phase(bench, session, load, prompts, folder)
-            state, reasons, detail = judge_state(bench, session, reasons, client["counts"])
-            measured = {"counts": client["counts"], "prompts_sha256": prompts_sha256}
+            state, reasons, detail = judge_state(bench, session, reasons, client["requests"])
+            measured = {"counts": client["requests"], "prompts_sha256": prompts_sha256}
             record = attempt.finish(state, reasons, detail, measured)
             raise_if_interrupted(record)
             write_receipt(receipt, record, folder / "stage.json", bench.results)
@@ -121,7 +107,7 @@ def run_sustained(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str
                 )
                 client, more = run_phase(bench, session, load, prompts, folder / f"w{number}")
                 reasons += more
-                windows.append({"window": number, "counts": client["counts"]})
+                windows.append({"window": number, "counts": client["requests"]})
                 if not session.refreshed().server_alive():
                     break
             counts = {key: sum(window["counts"][key] for window in windows) for key in windows[0]["counts"]}

@@ -67,7 +67,9 @@ def check_gpus(campaign: Campaign) -> None:
 def check_model_file(path: Path, sha256: str, where: Path, key: str) -> None:
     """The file is there and is the one that was declared."""
     if not path.is_file():
-        raise BadInput(f"no model file {path}", where=where, key=key, hint="the path of the weights on this machine")
+        raise BadInput(
+            f"no model file {path}", where=where, key=key, hint="the path of the weights on this machine"
+        )
     found = sha256_of_file(path)
     if found != sha256:
         raise BadInput(f"{path} has sha256 {found}", where=where, key="sha256", hint=f"declared is {sha256}")
@@ -80,7 +82,10 @@ def check_port(port: int, where: Path, key: str) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise BadInput(
-                f"port {port} cannot be had: {error.strerror}", where=where, key=key, hint="another port, or none"
+                f"port {port} cannot be had: {error.strerror}",
+                where=where,
+                key=key,
+                hint="another port, or none",
             ) from error
 
 
@@ -102,4 +107,6 @@ def check_image_models(campaign: Campaign, image_receipt: Path, store: Path) -> 
 def describe(campaign: Campaign) -> str:
     """One line for `assay list`."""
     config = campaign.config
-    return json.dumps({"arms": list(config["arms"]), "points": len(config["points"]), "gpus": config["needs"]["gpus"]})
+    return json.dumps(
+        {"arms": list(config["arms"]), "points": len(config["points"]), "gpus": config["needs"]["gpus"]}
+    )

@@ -20,7 +20,12 @@ VOLATILE = ("built", "t_build_s", "log", "log_tail")
 
 def probe_topology(spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
     """Only what is stable: the receipt of an unchanged machine is the same file."""
-    record = {"schema": "assay/topology/1", "stage": spec["stage"], "campaign": spec["campaign"], "topology": probe()}
+    record = {
+        "schema": "assay/topology/1",
+        "stage": spec["stage"],
+        "campaign": spec["campaign"],
+        "topology": probe(),
+    }
     write_json(receipt, record)
     return record
 
@@ -31,7 +36,12 @@ def build_image(root: Path, spec: dict[str, Any], receipt: Path) -> dict[str, An
     image = build(config, image_store(root), root, say=lambda text: print(text, flush=True))
     print(f"image {image['name']} {image['digest'][:12]}: {'built' if image['built'] else 'was there'}")
     stable = {key: value for key, value in image.items() if key not in VOLATILE}
-    record = {"schema": "assay/image/1", "stage": spec["stage"], "spec_sha256": sha256_of_value(spec), "image": stable}
+    record = {
+        "schema": "assay/image/1",
+        "stage": spec["stage"],
+        "spec_sha256": sha256_of_value(spec),
+        "image": stable,
+    }
     if image["state"] != StageState.COMPLETED:
         print(image.get("log_tail") or "")
         raise CheckFailed(f"image {image['name']}: step {image['failed_step']!r} failed: {image['detail']}")

@@ -31,7 +31,9 @@ def _lines(root: Path, workload: dict[str, Any]) -> list[dict[str, Any]]:
         if workload.get("use") in (None, line.get("use")):
             lines.append(line)
     if not lines:
-        raise BadInput("no prompt is left", where=path, key="use", hint=f"lines with use {workload.get('use')!r}")
+        raise BadInput(
+            "no prompt is left", where=path, key="use", hint=f"lines with use {workload.get('use')!r}"
+        )
     return lines
 
 
@@ -41,7 +43,9 @@ def draw_synthetic(
     """``count`` prompts of exactly ``n_tokens`` random token ids in [first_id, below_id)."""
     source = random.Random(f"{name}/{seed}")
     return [
-        Prompt(id=f"{name}-{i:05d}", token_ids=[source.randrange(first_id, below_id) for _ in range(n_tokens)])
+        Prompt(
+            id=f"{name}-{i:05d}", token_ids=[source.randrange(first_id, below_id) for _ in range(n_tokens)]
+        )
         for i in range(count)
     ]
 

@@ -29,7 +29,10 @@ def not_run(bench: Bench, spec: dict[str, Any], receipt: Path, error: ServerFail
         attempt.record["run_id"] = record["run_id"]
         files = [error.session_dir / name for name in ("session.json", "server.log")]
     record = attempt.finish(
-        StageState.NOT_RUN, [Reason.SERVER_START_FAILED], str(error), evidence=[f for f in files if f.exists()]
+        StageState.NOT_RUN,
+        [Reason.SERVER_START_FAILED],
+        str(error),
+        evidence=[f for f in files if f.exists()],
     )
     write_receipt(receipt, record, None, bench.results)
     return record
@@ -80,7 +83,9 @@ def raise_if_interrupted(record: dict[str, Any]) -> None:
         raise Interrupted(15)
 
 
-def gate_after(bench: Bench, spec: dict[str, Any], receipt: Path, load_receipts: list[Path]) -> dict[str, Any]:
+def gate_after(
+    bench: Bench, spec: dict[str, Any], receipt: Path, load_receipts: list[Path]
+) -> dict[str, Any]:
     """Gates against the live session, and the bracket of every session that the leg's load receipts name.
 
     A session that is over cannot be asked any more: without after-gates of its own its bracket stays open.
@@ -104,13 +109,19 @@ def gate_after(bench: Bench, spec: dict[str, Any], receipt: Path, load_receipts:
             record = read_json(record_file)
             raise_if_interrupted(record)
     brackets = {session_id: bracket_of(bench.results, session_id) for session_id in session_ids}
-    open_ones = {session_id: bracket["why_open"] for session_id, bracket in brackets.items() if bracket["why_open"]}
+    open_ones = {
+        session_id: bracket["why_open"] for session_id, bracket in brackets.items() if bracket["why_open"]
+    }
     if record is None:
         attempt = Attempt(spec, None, None, bench.results)
         # Nothing was measured now; what earlier sessions of these receipts measured is in the brackets.
         closed = bool(brackets) and not open_ones
         state = StageState.COMPLETED if closed else StageState.NOT_RUN
-        detail = None if closed else f"no live session of this leg to ask; open: {open_ones or 'no session at all'}"
+        detail = (
+            None
+            if closed
+            else f"no live session of this leg to ask; open: {open_ones or 'no session at all'}"
+        )
         record = attempt.finish(state, [] if closed else [Reason.BRACKET_OPEN], detail)
     record["measured"] = record["measured"] | {"brackets": brackets}
     write_receipt(receipt, record, record_file, bench.results)
@@ -120,7 +131,11 @@ def gate_after(bench: Bench, spec: dict[str, Any], receipt: Path, load_receipts:
 def live_session(bench: Bench) -> Session | None:
     """The session of this leg that still serves, if there is one."""
     session = current(bench.devices())
-    if session is None or session.record["leg"] != bench.leg.name or session.record["campaign"] != bench.campaign.name:
+    if (
+        session is None
+        or session.record["leg"] != bench.leg.name
+        or session.record["campaign"] != bench.campaign.name
+    ):
         return None
     return session if session.server_alive() and session.state == "ready" else None
 

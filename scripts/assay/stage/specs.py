@@ -65,7 +65,9 @@ class Specs:
         """Which prompts a point sends: the draw, and how many of them."""
         point = self.point(point_id)
         workload = {
-            key: value for key, value in self.campaign.workloads[point["workload"]].items() if key not in TITLES
+            key: value
+            for key, value in self.campaign.workloads[point["workload"]].items()
+            if key not in TITLES
         }
         limit = {"count": point["requests"]} if point["kind"] == "finite" else {"count": point.get("pool")}
         vocabulary = sorted(
@@ -90,18 +92,31 @@ class Specs:
             point = self.point(point_id)
             shape = {
                 key: point[key]
-                for key in ("concurrency", "max_tokens", "ignore_eos", "workload_kind", "planned_prompt_tokens", "extra_body")
+                for key in (
+                    "concurrency",
+                    "max_tokens",
+                    "ignore_eos",
+                    "workload_kind",
+                    "planned_prompt_tokens",
+                    "extra_body",
+                )
             }
             shapes.setdefault((sha256_of_value(shape),), shape)
         workload = self.campaign.workloads[warm_up["workload"]]
         return {
             "workload": {key: value for key, value in workload.items() if key not in TITLES},
             "requests_per_slot": warm_up["requests_per_slot"],
-            "shapes": sorted(shapes.values(), key=lambda shape: (shape["concurrency"], sha256_of_value(shape))),
+            "shapes": sorted(
+                shapes.values(), key=lambda shape: (shape["concurrency"], sha256_of_value(shape))
+            ),
         }
 
     def stage(
-        self, stage: Stage, leg_name: str | None = None, point_id: str | None = None, repeat: int | None = None
+        self,
+        stage: Stage,
+        leg_name: str | None = None,
+        point_id: str | None = None,
+        repeat: int | None = None,
     ) -> dict[str, Any]:
         """The spec of one stage of one leg."""
         spec: dict[str, Any] = {"stage": str(stage), "campaign": self.campaign.name}

@@ -15,21 +15,24 @@ import psutil
 
 from assay.config.campaign import Campaign, campaign_files, load_campaign
 from assay.errors import EXIT_BAD_INPUT, BadInput
+from assay.extract import everything
+from assay.extract.chart_data import CHART_IDS
 from assay.session import lease
 from assay.stage.preflight import check_campaign, check_machine
 from assay.stage.specs import Specs
 from assay.vocab import Stage
 
-EXTRACTS = (
-    "rows.csv", "rows.parquet", "attempts.csv", "comparisons.json", "comparison.csv", "verdicts.json",
-    "summary.json", "findings.json", "cards.json", "chart_data.json",
-)  # fmt: skip
 STAGE_RECEIPTS = ("start_server", "gate_before", "warm_up", "gate_after", "stop_server")
-CHARTS = ("throughput", "ttft", "arms", "sustained")
+DEFAULT_CAMPAIGN = "campaign_local"
+
+
+def is_target(word: str) -> bool:
+    """Does a word of the command line name a campaign or something of its results?"""
+    return word.startswith(("campaign_", "results/"))
 
 
 def refuse(error: BadInput) -> None:
-    """One line on stderr, exit 2, before anything starts. Snakemake would turn an exception into a traceback."""
+    """One line on stderr and exit 2; an exception would become Snakemake's traceback and exit 1."""
     print(f"assay: {error}", file=sys.stderr, flush=True)
     raise SystemExit(EXIT_BAD_INPUT)
 
@@ -71,16 +74,18 @@ class Workflow:
 
     root: Path
     campaigns: dict[str, Campaign]
+    extracts: tuple[str, ...] = everything.FILES
+    extract_rooms: tuple[str, ...] = everything.ROOMS
     _specs: dict[str, Specs] = field(default_factory=dict)
 
     @staticmethod
     def open(root: Path, targets: Iterable[str], is_main: bool) -> Workflow:
         """Load every campaign; a broken one that is asked for ends the program with exit 2."""
-        wanted = {str(target) for target in targets}
+        wanted = set(targets)
         campaigns: dict[str, Campaign] = {}
         for name, path in campaign_files(root).items():
             asked_for = name in wanted or any(target.startswith(f"results/{name}/") for target in wanted)
-            asked_for = asked_for or (not wanted and name == "campaign_local")
+            asked_for = asked_for or (name == DEFAULT_CAMPAIGN and not any(is_target(word) for word in wanted))
             try:
                 campaigns[name] = load_campaign(path, root)
                 check_campaign(campaigns[name])
@@ -108,7 +113,11 @@ class Workflow:
         """The spec of the stage that a job's wildcards name."""
         specs, stage = self.specs(wildcards.campaign), Stage(stage_name)
         if stage is Stage.BUILD_IMAGE:
-            return {"stage": stage_name, "image": wildcards.image, "digest": specs.image_digests[wildcards.image]}
+            return {
+                "stage": stage_name,
+                "image": wildcards.image,
+                "digest": specs.image_digests[wildcards.image],
+            }
         if stage is Stage.PREPARE_PROMPTS:
             return {
                 "stage": stage_name, "campaign": wildcards.campaign, "prompts": specs.prompts(wildcards.point)
@@ -160,13 +169,14 @@ class Workflow:
         return receipts
 
     def charts(self, name: str) -> list[str]:
-        kinds = [chart for chart in CHARTS if chart != "sustained" or self.campaigns[name].sustained_points()]
+        kinds = [chart for chart in CHART_IDS if chart != "sustained" or self.campaigns[name].sustained_points()]
         return [f"results/{name}/charts/{kind}.{form}" for kind in kinds for form in ("svg", "png")]
 
     def targets(self, name: str) -> list[str]:
         """Everything that a finished campaign has."""
-        extracts = [f"results/{name}/extracts/{file}" for file in EXTRACTS]
-        return [*self.all_receipts(name), *extracts, *self.charts(name), f"results/{name}/SHA256SUMS"]
+        extracts = [f"results/{name}/extracts/{file}" for file in everything.FILES]
+        pinned = [f"results/{name}/SHA256SUMS", f"results/{name}/ro-crate-metadata.json"]
+        return [*self.all_receipts(name), *extracts, *self.charts(name), *pinned]
 
     def release(self, why: str) -> None:
         """End the servers that this snakemake leased."""

@@ -73,11 +73,19 @@ def check_flags(engine: Engine, flags: Mapping[str, Any], where: Path, key: str)
         # bool is an int to Python, and not to an engine
         if not isinstance(value, flag.type) or (flag.type is not bool and isinstance(value, bool)):
             raise BadInput(
-                f"{value!r} is of the wrong type", where=where, key=place, hint=f"{flag.type.__name__}: {flag.doc}"
+                f"{value!r} is of the wrong type",
+                where=where,
+                key=place,
+                hint=f"{flag.type.__name__}: {flag.doc}",
             )
         if flag.choices is not None and value not in flag.choices:
             raise BadInput(
-                f"{value!r} is not a choice", where=where, key=place, hint=f"one of {', '.join(map(str, flag.choices))}"
+                f"{value!r} is not a choice",
+                where=where,
+                key=place,
+                hint=f"one of {', '.join(map(str, flag.choices))}",
             )
         if flag.minimum is not None and value < flag.minimum:
-            raise BadInput(f"{value!r} is too small", where=where, key=place, hint=f"at least {flag.minimum}: {flag.doc}")
+            raise BadInput(
+                f"{value!r} is too small", where=where, key=place, hint=f"at least {flag.minimum}: {flag.doc}"
+            )
