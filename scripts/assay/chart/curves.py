@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from assay.chart.style import clean, dot_style, frame, look, number, say_conditions, tidy
+from assay.chart.style import clean, dot_style, frame, look, merge_conditions, number, tidy
 
 _DODGE = 0.035
 _LABELLED = 4
@@ -48,22 +48,38 @@ def _draw_series(axes: Axes, series: dict[str, Any], index: int, count: int, log
             linestyle="none",
             zorder=4,
         )
-        if len(points) <= _LABELLED:
-            above = index % 2 == 0
-            axes.annotate(
-                number(point["value"]),
-                (place, point["value"]),
-                textcoords="offset points",
-                xytext=(0, 9 if above else -15),
-                ha="center",
-                fontsize=7.5,
-                color=color,
-                zorder=6,
-            )
     for point in series["points"]:
         place = _place(point["x"], index, count, log)
         for dot in point["dots"]:
             axes.plot([place], [dot["value"]], linestyle="none", zorder=5, alpha=0.9, **dot_style(dot, color))
+
+
+def _label_points(axes: Axes, panel: dict[str, Any], arms: list[str], log: bool) -> None:
+    """Numbers beside the medians: of the highest arm at a concurrency above, of the lowest below."""
+    labelled = [s for s in panel["series"] if len(s["points"]) <= _LABELLED]
+    for x in {point["x"] for series in labelled for point in series["points"]}:
+        here = [
+            (point, arms.index(series["arm"]))
+            for series in labelled
+            for point in series["points"]
+            if point["x"] == x and point["value"] is not None
+        ]
+        here.sort(key=lambda one: one[0]["value"])
+        for rank, (point, index) in enumerate(here):
+            if 0 < rank < len(here) - 1:
+                continue  # between two others there is no room
+            above = rank == len(here) - 1
+            axes.annotate(
+                number(point["value"]),
+                (_place(x, index, len(arms), log), point["max"] if above else point["min"]),
+                textcoords="offset points",
+                xytext=(0, 9 if above else -15),
+                ha="center",
+                fontsize=7.5,
+                color=look(index)["color"],
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
+                zorder=6,
+            )
 
 
 def _draw_panel(axes: Axes, panel: dict[str, Any], entry: dict[str, Any], arms: list[str]) -> None:
@@ -78,6 +94,7 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], entry: dict[str, Any], arms: 
         axes.set_xlim(min(concurrencies) - span * 0.3, max(concurrencies) + span * 0.3)
     for series in panel["series"]:
         _draw_series(axes, series, arms.index(series["arm"]), len(arms), log)
+    _label_points(axes, panel, arms, log)
     axes.set_xticks(concurrencies)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     values = [dot["value"] for s in panel["series"] for point in s["points"] for dot in point["dots"]]
@@ -95,9 +112,9 @@ def draw_curves(entry: dict[str, Any]) -> Figure:
     """One panel per workload, side by side."""
     arms = list(dict.fromkeys(series["arm"] for panel in entry["panels"] for series in panel["series"]))
     conditions = [
-        f"{panel['workload']}: {say_conditions(one)}"
+        f"{panel['workload']}: {line}"
         for panel in entry["panels"]
-        for one in panel["conditions"].values()
+        for line in merge_conditions(list(panel["conditions"].values()))
     ]
     figure, (bottom, top) = frame(entry, [*entry["notes"], *conditions], 3.9)
     panels = entry["panels"]

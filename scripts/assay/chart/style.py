@@ -91,7 +91,7 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(length=3, labelsize=8)
 
 
-def wrap(lines: Sequence[str], width: int = 132) -> list[str]:
+def wrap(lines: Sequence[str], width: int = 150) -> list[str]:
     """Caption lines, wrapped; at most 40 of them, and it is said when more were cut."""
     wrapped = [part for line in lines for part in textwrap.wrap(clean(line, 1200), width) or [""]]
     return (
@@ -167,3 +167,17 @@ def say_conditions(conditions: dict[str, Any]) -> str:
     if conditions.get("stand_in_prompts"):
         parts.append("stand-in prompts")
     return " · ".join(parts)
+
+
+def merge_conditions(all_conditions: Sequence[dict[str, Any]]) -> list[str]:
+    """The conditions of several points; those that differ in concurrency alone share a line."""
+    rest: dict[str, list[int]] = {}
+    for one in all_conditions:
+        said = say_conditions(one).split(" · ", 1)
+        rest.setdefault(said[1] if len(said) > 1 else "", []).append(one["concurrency"])
+    return [
+        " · ".join(
+            part for part in (f"concurrency {', '.join(map(str, sorted(set(numbers))))}", said) if part
+        )
+        for said, numbers in rest.items()
+    ]

@@ -28,6 +28,9 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], arms: list[str]) -> None:
                     marker["marker"] = style["marker"]
                 axes.plot([point["x"] + shift], [dot["value"]], linestyle="none", zorder=4, **marker)
         pooled = series["pooled"]
+        others = [
+            o["pooled"]["value"] for o in panel["series"] if o["pooled"] and o["pooled"]["value"] is not None
+        ]
         if pooled and pooled["value"] is not None:
             values.append(pooled["value"])
             axes.axhline(
@@ -43,7 +46,7 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], arms: list[str]) -> None:
                 (1.0, pooled["value"]),
                 fontsize=7.5,
                 xycoords=("axes fraction", "data"),
-                xytext=(-2, 4 if index % 2 == 0 else -10),
+                xytext=(-2, 4 if pooled["value"] == max(others) else -10),
                 textcoords="offset points",
                 ha="right",
                 color=style["color"],

@@ -77,7 +77,7 @@ def make_point(rows: Sequence[Row], metric: str) -> dict[str, Any]:
         "statistic": f"median of {spread['n']}" if spread["n"] > 1 else ("single run" if used else "none"),
         "population": first["population"],
         **{key: spread[key] for key in ("n", "min", "max", "spread_ratio")},
-        "publishable": bool(used) and all(dot["publishable"] for dot in dots),
+        "publishable": bool(used) and all(dot["publishable"] or dot["invalid"] for dot in dots),
         "dots": [dot for dot in dots if dot["value"] is not None],
         "unmeasured": [
             {"row_id": dot["row_id"], "reasons": dot["reasons"]} for dot in dots if dot["value"] is None
