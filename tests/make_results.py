@@ -10,169 +10,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from assay.digest import canonical_json, sha256_of_file, sha256_of_value
-from assay.records.requests import REQUEST_SCHEMA
+from make_gates import GATE_SPEC, policy, write_gates
+from make_requests import T0_NS, Shape, client_record, request_rows, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
-T0_NS = 1_000_000_000_000
-GATE_KINDS = {"json": 24, "tool": 8, "needle": 6, "code": 1}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One phase of load."""
-
-    requests: int = 8
-    concurrency: int = 2
-    ttft_ms: int = 100
-    gap_ms: int = 10
-    n_output: int = 11
-    n_prompt: int = 40
-    n_requested: int = 32
-    failed: tuple[int, ...] = ()
-    incomplete: tuple[int, ...] = ()
-    changes: dict[str, Any] = field(default_factory=dict)
-    """column -> value for every request."""
-
-    @property
-    def request_ms(self) -> int:
-        return self.ttft_ms + (self.n_output - 1) * self.gap_ms
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.requests / self.concurrency * self.request_ms / 1e3
-
-    @property
-    def output_tok_s(self) -> float:
-        bad = len(self.failed) + len(self.incomplete)
-        return (self.requests - bad) * self.n_output / self.elapsed_s
-
-
-def request_rows(shape: Shape, session_id: str, point_id: str, t0_ns: int = T0_NS) -> list[dict[str, Any]]:
-    rows = []
-    for i in range(shape.requests):
-        send = t0_ns + (i // shape.concurrency) * shape.request_ms * 1_000_000
-        offsets = [(shape.ttft_ms + k * shape.gap_ms) * 1_000_000 for k in range(shape.n_output)]
-        row: dict[str, Any] = {
-            "request_id": f"q{i}",
-            "prompt_id": f"p{i}",
-            "point_id": point_id,
-            "session_id": session_id,
-            "worker": i % shape.concurrency,
-            "status": "ok",
-            "error_class": None,
-            "error_text": None,
-            "body": None,
-            "http_status": 200,
-            "finish_reason": "stop",
-            "terminal_seen": True,
-            "timestamp_source": "user",
-            "n_coalesced": 0,
-            "t_scheduled_ns": send,
-            "t_send_ns": send,
-            "t_headers_ns": send + 1_000_000,
-            "t_first_event_ns": send + 1_000_000,
-            "t_first_token_ns": send + offsets[0],
-            "t_first_answer_ns": send + offsets[0],
-            "t_last_token_ns": send + offsets[-1],
-            "t_end_ns": send + offsets[-1],
-            "chunk_offsets_ns": offsets,
-            "n_prompt": shape.n_prompt,
-            "n_cached": 0,
-            "n_output": shape.n_output,
-            "n_output_source": "usage",
-            "n_output_tokenizer": shape.n_output,
-            "n_reasoning": 0,
-            "n_first_chunk": 1,
-            "n_requested": shape.n_requested,
-            "n_planned_prompt": None,
-            "ignore_eos": False,
-            "reasoning_seen": False,
-            "think_tag_seen": False,
-        }
-        row |= shape.changes
-        if i in shape.failed:
-            row |= {
-                "status": "failed",
-                "error_class": "http_status",
-                "http_status": 503,
-                "terminal_seen": False,
-            }
-        if i in shape.incomplete:
-            row |= {"status": "incomplete", "terminal_seen": False, "finish_reason": None}
-        rows.append(row)
-    return rows
-
-
-def write_table(path: Path, rows: list[dict[str, Any]], row_group_size: int = 1000) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
-    pq.write_table(table, path, row_group_size=row_group_size)
-
-
-def client_record(shape: Shape, **changes: Any) -> dict[str, Any]:
-    ok = shape.requests - len(shape.failed) - len(shape.incomplete)
-    counts = {
-        "issued": shape.requests,
-        "ok": ok,
-        "failed": len(shape.failed),
-        "incomplete": len(shape.incomplete),
-    }
-    return {
-        "schema": "assay/client/1",
-        "state": "completed",
-        "reasons": [],
-        "requests": counts,
-        "phase": {"t_start_ns": T0_NS},
-        "screens": {
-            "concurrency_reached": {
-                "name": "concurrency_reached",
-                "result": "pass",
-                "threshold": {"n": shape.concurrency},
-                "measured": {
-                    "max": shape.concurrency,
-                    "mean": shape.concurrency,
-                    "share_at_n": 1.0,
-                    "server_max": None,
-                    "server_agrees": None,
-                },
-            },
-            "client_bound": {
-                "name": "client_bound",
-                "result": "pass",
-                "threshold": {"busy": 0.95, "lag_p99_ms": 50.0},
-                "measured": {"lag_p99_ms": 1.0, "cpu_share_max": 0.1, "busy_max": 0.1},
-            },
-        },
-        "health": {"pressure_share": {"cpu": 0.0}},
-    } | changes
-
-
-def gate_summary(when: str, outcomes: dict[str, dict[str, int]] | None = None) -> dict[str, Any]:
-    kinds = {}
-    for kind, n in GATE_KINDS.items():
-        counts = (outcomes or {}).get(kind, {"pass": n})
-        verdict = "pass" if counts.get("pass", 0) == sum(counts.values()) > 0 else "fail"
-        kinds[kind] = {"n": sum(counts.values()), "counts": counts, "threshold": 1.0, "verdict": verdict}
-    worst = "pass" if all(kind["verdict"] == "pass" for kind in kinds.values()) else "fail"
-    return {
-        "policy": "test",
-        "policy_sha256": "0" * 64,
-        "tasks_sha256": "1" * 64,
-        "when": when,
-        "kinds": kinds,
-        "verdict": worst,
-        "t_start_utc": "2026-11-29T10:00:00Z",
-        "t_end_utc": "2026-11-29T10:00:01Z",
-    }
 
 
 ARM = {
@@ -240,8 +88,8 @@ class Scene:
         self.clients: dict[str, dict[str, Any]] = {}
         """row id -> changes to client.json."""
         self.counters: dict[str, Any] = {}
-        self.gates: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-        """(leg, when) -> kind -> outcome counts."""
+        self.gates: dict[tuple[str, str], dict[str, int]] = {}
+        """(leg, when) -> outcome -> how many of the 24 JSON tasks end so; the rest pass."""
         self.readbacks: dict[str, dict[str, Any]] = {}
         """leg -> what the server says of its flags; default: what was asked."""
         self.states: dict[str, tuple[str, list[str]]] = {}
@@ -250,6 +98,10 @@ class Scene:
         self.why_stopped: dict[str, str] = {}
         self.rehearsal = False
         self.policy = yaml.safe_load((ROOT / "config/publication/default.yaml").read_text())
+        # The gates here are the JSON tasks alone.
+        self.policy["required"] = [
+            one for one in self.policy["required"] if one["screen"] not in ("needle_gate", "tool_gate")
+        ]
         self.requests_override: dict[str, list[dict[str, Any]]] = {}
 
     # small helpers -------------------------------------------------------------------------------------
@@ -351,10 +203,6 @@ class Scene:
 
     # the pieces ----------------------------------------------------------------------------------------
     def plan(self) -> dict[str, Any]:
-        gates = {
-            "name": "test",
-            "gates": {kind: {"threshold": {"min_pass_share": 1.0}} for kind in GATE_KINDS},
-        }
         return {
             "schema": "assay/plan/1",
             "name": self.name,
@@ -369,9 +217,9 @@ class Scene:
             "comparisons": self.comparisons,
             "gates": {
                 "policy": "test",
-                "object": gates,
-                "sha256": sha256_of_value(gates),
-                "tasks_sha256": "1" * 64,
+                "object": GATE_SPEC,
+                "sha256": policy().sha256,
+                "tasks_sha256": policy().tasks_sha256,
             },
             "publication": {
                 "policy": "default",
@@ -400,10 +248,7 @@ class Scene:
 
     def gate(self, leg: str, when: str) -> list[Path]:
         folder = self.results / "evidence" / self.session_id(leg) / f"gates_{when}"
-        summary = self.put(folder / "summary.json", gate_summary(when, self.gates.get((leg, when))))
-        tasks = folder / "tasks.jsonl"
-        tasks.write_text(json.dumps({"task_id": "t1", "outcome": "pass"}) + "\n")
-        return [summary, tasks]
+        return write_gates(folder, when, self.gates.get((leg, when), {}))
 
     def session(self, leg: str) -> None:
         base = self.results / "evidence" / self.session_id(leg)
