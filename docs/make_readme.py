@@ -41,7 +41,9 @@ def main() -> None:
     rows = list(csv.DictReader((CAMPAIGN / "extracts" / "rows.csv").open()))
     readme = PROJECT / "README.md"
     block = f"<!-- table -->\n{table(rows)}\n<!-- /table -->"
-    readme.write_text(re.sub(r"<!-- table -->.*<!-- /table -->", lambda _: block, readme.read_text(), flags=re.S))
+    readme.write_text(
+        re.sub(r"<!-- table -->.*<!-- /table -->", lambda _: block, readme.read_text(), flags=re.S)
+    )
     folder = PROJECT / "docs" / "img"
     folder.mkdir(exist_ok=True)
     for name in CHARTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from checkout import Checkout
 
 pytestmark = pytest.mark.e2e

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from checkout import Checkout
 
 pytestmark = pytest.mark.e2e

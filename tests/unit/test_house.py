@@ -88,7 +88,9 @@ def test_rules_have_log_and_message_and_no_run_block() -> None:
         if path.name == "common.smk":
             continue
         n_rules = text.count("\nrule ") + text.count("checkpoint ") + text.startswith("rule ")
-        assert n_rules == text.count("    log:") == text.count("    message:") == text.count("    shell:"), path
+        assert n_rules == text.count("    log:") == text.count("    message:") == text.count("    shell:"), (
+            path
+        )
         assert "def " not in text
         assert "run:" not in text
 
@@ -109,13 +111,19 @@ def verbs() -> list[str]:
 
 def test_the_promised_verbs_exist() -> None:
     """The verbs that users were promised are all there."""
-    assert {"validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"} <= set(verbs())
+    assert {"validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"} <= set(
+        verbs()
+    )
 
 
-@pytest.mark.parametrize("verb", ["validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"])
+@pytest.mark.parametrize(
+    "verb", ["validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"]
+)
 def test_help_of_each_verb(verb: str) -> None:
     """`--help` of a verb exits 0 and says what it does."""
-    run = subprocess.run([sys.executable, "-m", "assay", verb, "--help"], capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-m", "assay", verb, "--help"], capture_output=True, text=True, timeout=60
+    )
     assert run.returncode == 0
     assert len(run.stdout) > 300
 
@@ -128,7 +136,9 @@ def test_every_verb_is_in_the_readme() -> None:
 
 def test_the_project_speaks_of_itself_alone() -> None:
     """No tracked file names a home folder or another place of the machine that it was made on."""
-    files = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split()
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True
+    ).stdout.split()
     needles = ["/ro" + "ot/", "/wo" + "rk/", "/ho" + "me/"]
     found = [
         name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for name, function in {
+VERBS: dict[str, Callable[..., None]] = {
     "validate": campaigns.validate,
     "list": campaigns.list_campaigns,
     "retry": campaigns.retry,
@@ -30,7 +31,8 @@ for name, function in {
     "audit": audit.audit,
     "verify": audit.verify,
     "compare": audit.compare,
-}.items():
+}
+for name, function in VERBS.items():
     app.command(name)(function)
 
 
@@ -45,7 +47,7 @@ def main() -> None:
         # The reader of our output is gone: nothing more can be said, and that is no fault of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception as error:  # noqa: BLE001 - the last resort: say what happened, and exit 4
+    except Exception as error:
         if os.environ.get("ASSAY_DEBUG"):
             raise
         print(

@@ -22,7 +22,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+        key = loader.construct_object(key_node)
         if key in seen:
             raise yaml.constructor.ConstructorError(
                 None, None, f"key {key!r} stands twice", key_node.start_mark
@@ -67,8 +67,10 @@ def _key_path(error: ValidationError) -> str:
 def _explain(error: ValidationError) -> tuple[str, str | None, str | None]:
     """(key, message, hint) of one schema violation, in words for the person who wrote the file."""
     key, rule = _key_path(error), error.validator
+    rules: dict[str, Any] = dict(error.schema) if isinstance(error.schema, dict) else {}
+    wanted: Any = error.validator_value
     if rule == "additionalProperties" and isinstance(error.instance, dict):
-        known = list(error.schema.get("properties", {}))
+        known = list(rules.get("properties", {}))
         extra = [name for name in error.instance if name not in known]
         if extra:
             name = str(extra[0])
@@ -76,19 +78,16 @@ def _explain(error: ValidationError) -> tuple[str, str | None, str | None]:
             hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
             return (f"{key}.{name}" if key else name), "unknown key", hint
     if rule == "required" and isinstance(error.instance, dict):
-        missing = [name for name in error.validator_value if name not in error.instance]
-        return key or "(top)", f"key {missing[0]!r} is missing", error.schema.get("description")
+        missing = [name for name in wanted if name not in error.instance]
+        return key or "(top)", f"key {missing[0]!r} is missing", rules.get("description")
     if rule == "type":
-        wanted = error.validator_value
         names = wanted if isinstance(wanted, str) else " or ".join(wanted)
         return key, f"{error.instance!r} is of the wrong type", f"it must be {names}"
     if rule == "enum":
-        near = difflib.get_close_matches(str(error.instance), [str(v) for v in error.validator_value], n=1)
-        hint = f"one of {', '.join(map(str, error.validator_value))}" + (
-            f"; did you mean {near[0]!r}?" if near else ""
-        )
+        near = difflib.get_close_matches(str(error.instance), [str(v) for v in wanted], n=1)
+        hint = f"one of {', '.join(map(str, wanted))}" + (f"; did you mean {near[0]!r}?" if near else "")
         return key, f"{error.instance!r} is not known", hint
-    return key, error.message[:300], error.schema.get("description")
+    return key, error.message[:300], rules.get("description")
 
 
 def validate(value: Any, schema_object: dict[str, Any], where: Path) -> None:

@@ -91,7 +91,7 @@ class Supervisor:
     def run(self) -> int:
         """Hold the devices, run the server to its end, tell why it ended."""
         for name, number in STOP_SIGNALS.items():
-            signal.signal(number, lambda *_, name=name: self.why.append(name))  # type: ignore[misc]
+            signal.signal(number, lambda *_, name=name: self.why.append(name))
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # workers that outlive the server become ours, to be ended
@@ -139,6 +139,7 @@ class Supervisor:
         owner_handle = open_pidfd(owner) if owner else None
         if owner_handle is None:
             self.why.append("owner gone")
+            return
         server_handle = os.pidfd_open(server.pid)
         deadline = time.monotonic() + self.spec["ready_timeout_s"]
         while not self.why:

@@ -85,7 +85,9 @@ class Workflow:
         campaigns: dict[str, Campaign] = {}
         for name, path in campaign_files(root).items():
             asked_for = name in wanted or any(target.startswith(f"results/{name}/") for target in wanted)
-            asked_for = asked_for or (name == DEFAULT_CAMPAIGN and not any(is_target(word) for word in wanted))
+            asked_for = asked_for or (
+                name == DEFAULT_CAMPAIGN and not any(is_target(word) for word in wanted)
+            )
             try:
                 campaigns[name] = load_campaign(path, root)
                 check_campaign(campaigns[name])
@@ -169,7 +171,9 @@ class Workflow:
         return receipts
 
     def charts(self, name: str) -> list[str]:
-        kinds = [chart for chart in CHART_IDS if chart != "sustained" or self.campaigns[name].sustained_points()]
+        kinds = [
+            chart for chart in CHART_IDS if chart != "sustained" or self.campaigns[name].sustained_points()
+        ]
         return [f"results/{name}/charts/{kind}.{form}" for kind in kinds for form in ("svg", "png")]
 
     def targets(self, name: str) -> list[str]:

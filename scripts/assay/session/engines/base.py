@@ -85,7 +85,7 @@ def check_flags(engine: Engine, flags: Mapping[str, Any], where: Path, key: str)
                 key=place,
                 hint=f"one of {', '.join(map(str, flag.choices))}",
             )
-        if flag.minimum is not None and value < flag.minimum:
+        if flag.minimum is not None and isinstance(value, int | float) and value < flag.minimum:
             raise BadInput(
                 f"{value!r} is too small", where=where, key=place, hint=f"at least {flag.minimum}: {flag.doc}"
             )

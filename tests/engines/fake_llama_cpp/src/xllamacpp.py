@@ -29,7 +29,7 @@ DEFAULTS = {
 }
 
 
-class common_speculative_type(enum.Enum):  # noqa: N801 - the wheel's own spelling
+class common_speculative_type(enum.Enum):
     COMMON_SPECULATIVE_TYPE_NONE = 0
     COMMON_SPECULATIVE_TYPE_NGRAM_MOD = 5
 
@@ -105,7 +105,7 @@ class Server:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                method, path = head.split(b" ", 2)[:2]
+                path = head.split(b" ", 2)[1]
                 length = 0
                 for line in head.split(b"\r\n"):
                     name, _, value = line.partition(b":")
@@ -127,7 +127,9 @@ class Server:
             return
         if path == "/metrics":
             rows = [f"# TYPE llamacpp:{k} counter\nllamacpp:{k} {v}\n" for k, v in self.counters.items()]
-            rows.append(f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {self.n_running}\n")
+            rows.append(
+                f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {self.n_running}\n"
+            )
             rows.append("# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred 0\n")
             await self._send(writer, "".join(rows).encode(), "text/plain")
             return
@@ -152,7 +154,11 @@ class Server:
             await self._send(writer, b'{"error": "no such path"}', status=b"404 Not Found")
 
     async def _send(self, writer, data, kind="application/json", status=b"200 OK"):
-        head = b"HTTP/1.1 %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n" % (status, kind.encode(), len(data))
+        head = b"HTTP/1.1 %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n" % (
+            status,
+            kind.encode(),
+            len(data),
+        )
         writer.write(head + data)
         await writer.drain()
 
@@ -169,15 +175,26 @@ class Server:
             n_prompt = len(prompt)
         else:
             n_prompt = len(json.dumps(prompt).split())
-        usage = {"prompt_tokens": n_prompt, "completion_tokens": n_output, "prompt_tokens_details": {"cached_tokens": 0}}
+        usage = {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_output,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
         self.n_running += 1
         try:
             if not body.get("stream"):
                 message = {"role": "assistant", "content": "tok " * n_output}
-                choice = {"index": 0, "finish_reason": "length", "message": message, "text": message["content"]}
+                choice = {
+                    "index": 0,
+                    "finish_reason": "length",
+                    "message": message,
+                    "text": message["content"],
+                }
                 await self._send(writer, json.dumps({"choices": [choice], "usage": usage}).encode())
                 return
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            )
             slow_after = self.script["slow_after_chat_streams"]
             if slow_after is not None and self.n_requests > slow_after:
                 log("slow")
