@@ -43,6 +43,7 @@ class Owner(Protocol):
 
     def connection_ready(self, connection: Connection) -> None: ...
     def connection_failed(self, connection: Connection, error: OSError) -> None: ...
+    def connection_dropped(self, connection: Connection) -> None: ...
     def exchange_ended(
         self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
     ) -> None: ...
@@ -125,6 +126,7 @@ class Connection:
         except OSError:
             return  # the event was of an earlier socket with this number: still connecting
         self._parser = httptools.HttpResponseParser(self)
+        self._n_messages = 0
         self._reset_message()
         if self.tls is None:
             self._ready()
@@ -284,6 +286,7 @@ class Connection:
                 self._lost(f"not HTTP: {error}"[:200], self._t_read_ns, ErrorClass.PROTOCOL)
                 return
         if self._complete:
+            self._n_messages += 1
             keep = self._keep_alive
             self._reset_message()
             self._end(exchange, self._t_read_ns, None, keep)
@@ -305,8 +308,11 @@ class Connection:
             self.owner.connection_failed(self, OSError(0, f"TLS handshake: {why}"))
         elif exchange is None:
             self.close()
+            self.owner.connection_dropped(self)
         else:
             before = exchange.t_headers_ns is None
+            if before and self._n_messages:
+                why += ", which had been kept from an earlier request"
             self._end(
                 exchange, t_ns, (kind or (ErrorClass.CONNECT if before else ErrorClass.TRUNCATED), why), False
             )

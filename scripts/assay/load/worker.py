@@ -36,6 +36,10 @@ from assay.vocab import ErrorClass
 
 IDLE_LIMIT_NS = 2_000_000_000
 """A kept connection idle for longer is replaced: servers close theirs after about five seconds."""
+GRACE_NS = 10_000_000
+"""How long the first kept connection is watched before it is used again. A server that closes connections
+without saying so would otherwise lose every second request to the race between its close and our send; once
+seen, each request gets a connection of its own. Nothing is ever sent twice."""
 CONNECT_LIMIT_NS = 30_000_000_000
 PRECONNECTED_OPEN_LOOP = 16
 CACHED_BODY_BYTES = 64 << 10
@@ -69,6 +73,9 @@ class Worker:
         self._deadlines: deque[Exchange] = deque()
         self._ended: list[tuple[Exchange, int, tuple[ErrorClass, str] | None, str | None]] = []
         self._freed: deque[tuple[Connection, int, bool, bool]] = deque()
+        self._keeps: bool | None = None  # does the server keep connections? None: not seen yet
+        self._grace_until_ns = 0
+        self._graced: list[tuple[Connection, int, bool, bool]] = []
         self._n_workers = plan.process
         self._n_measured_running = 0
         self._commands = b""
@@ -172,6 +179,30 @@ class Worker:
             kind = ErrorClass.CLIENT if by_host else ErrorClass.CONNECT
             self.exchange_ended(connection, exchange, _monotonic_ns(), (kind, f"no connection: {text}"))
 
+    def connection_dropped(self, connection: Connection) -> None:
+        if self._keeps is None and self._graced:
+            self._settle(False)
+
+    def _settle(self, keeps: bool) -> None:
+        self._keeps = keeps
+        self._freed.extend(self._graced)
+        self._graced = []
+
+    def _release_all(self) -> None:
+        while self._freed:
+            self._release(*self._freed.popleft())
+
+    def _release(self, connection: Connection, t_ns: int, measured: bool, refused: bool) -> None:
+        """A slot is free again: once it is known whether its connection can be used again."""
+        if connection.state is State.IDLE:
+            if self._keeps is None:
+                self._grace_until_ns = self._grace_until_ns or _monotonic_ns() + GRACE_NS
+                self._graced.append((connection, t_ns, measured, refused))
+                return
+            if not self._keeps:
+                connection.close()
+        self._issuer.freed(connection, t_ns, measured, refused)
+
     def exchange_ended(
         self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
     ) -> None:
@@ -265,8 +296,12 @@ class Worker:
             if due_ns is not None and due_ns != self._armed_ns:
                 self._timer.arm(due_ns)
                 self._armed_ns = due_ns
-            self._poll(max(self._tick_due - _monotonic_ns(), 0) / 1e9)
+            wake_ns = min(self._tick_due, self._grace_until_ns) if self._graced else self._tick_due
+            self._poll(max(wake_ns - _monotonic_ns(), 0) / 1e9)
             now_ns = _monotonic_ns()
+            if self._graced and now_ns >= self._grace_until_ns:
+                self._settle(True)
+            self._release_all()
         self._write_ended()
 
     def _poll(self, timeout_s: float) -> None:
@@ -283,10 +318,8 @@ class Worker:
                     connection.writable()
                 else:
                     connection.readable()
-            while freed:
-                self._issuer.freed(*freed.popleft())
-        while freed:
-            self._issuer.freed(*freed.popleft())
+            if freed:
+                self._release_all()
         if self._ended:
             self._write_ended()
 
