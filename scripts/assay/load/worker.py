@@ -234,6 +234,10 @@ class Worker:
 
     def run(self) -> None:
         self._prepare()
+        if self.refused is not None:
+            self._journal.close()
+            self._report(refused=self.refused)
+            return
         self._report(
             ready=sum(c.state is State.IDLE for c in self._connections), connect_error=self._connect_error
         )

@@ -264,7 +264,7 @@ def test_nothing_is_retried(load: Any) -> None:
 
 
 def test_the_opening_wave_is_not_measured(load: Any) -> None:
-    """C12: slow first requests at full concurrency are outside the measured phase, which follows undrained."""
+    """C12: slow first requests at full concurrency are outside the measured phase, and no drain precedes it."""
     n = 4
     opening = [Prompt(f"o{i}", prompt=f"open {i}") for i in range(8)]
     measured = [Prompt(f"m{i}", prompt=f"measure {i}") for i in range(8)]
@@ -295,7 +295,7 @@ def test_the_opening_wave_is_not_measured(load: Any) -> None:
 
 
 def test_window_and_drain(load: Any) -> None:
-    """C13: two requests outlast the drain limit: incomplete; the rate divides by window and drain together."""
+    """C13: two requests outlast the drain limit: incomplete; the rate divides by window plus drain."""
 
     def script(request: Request) -> list[Step]:
         return (
@@ -322,7 +322,7 @@ def test_window_and_drain(load: Any) -> None:
 
 
 def test_budget_spent_on_thinking(load: Any) -> None:
-    """C19: a model that only reasons until its budget ends gave no answer: ok, counted apart, ttfa unknown."""
+    """C19: a model that only reasons until its budget ends gave no answer: ok, counted apart, no ttfa."""
     script = play(
         *(delta(reasoning_content=f" t{i}") for i in range(5)),
         delta(finish="length"),

@@ -175,7 +175,7 @@ def test_counters_of_a_warm_server(load: Any) -> None:
 
 
 def test_lengths_are_recorded_beside_what_was_asked(load: Any) -> None:
-    """C15: the server stops at 40 of 128 forced tokens and counts 5,000 prompt tokens for 1,000: both kept."""
+    """C15: the server stops at 40 of 128 forced tokens and counts 5,000 prompt tokens for 1,000: kept."""
     script = answer(
         [*(delta(f" w{i}") for i in range(40)), delta(finish="stop"), usage_event(5000, 40), DONE]
     )

@@ -26,7 +26,7 @@ def test_constant_arrivals_do_not_drift() -> None:
 
 @pytest.mark.parametrize("arrivals", list(Arrivals))
 def test_the_same_seed_gives_the_same_schedule(arrivals: Arrivals) -> None:
-    """A schedule is a function of its arguments; another seed gives another (unless the gaps are constant)."""
+    """A schedule is a function of its arguments; another seed gives another (but for constant gaps)."""
     assert first(100, arrivals, 10.0, 5) == first(100, arrivals, 10.0, 5)
     assert (first(100, arrivals, 10.0, 5) == first(100, arrivals, 10.0, 6)) is (arrivals is Arrivals.CONSTANT)
 
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_schedule(arrivals: Arrivals) -> None:
     ("arrivals", "burstiness", "cv"), [("poisson", 1.0, 1.0), ("gamma", 0.25, 2.0), ("gamma", 4.0, 0.5)]
 )
 def test_gaps_have_the_asked_distribution(arrivals: str, burstiness: float, cv: float) -> None:
-    """Mean gap 1/rate; coefficient of variation 1 for Poisson, 1/sqrt(shape) for gamma (law of large numbers)."""
+    """Mean gap 1/rate; coefficient of variation 1 for Poisson, 1/sqrt(shape) for gamma (large numbers)."""
     offsets = first(40_001, Arrivals(arrivals), 100.0, 1, burstiness=burstiness)
     gaps = [b - a for a, b in itertools.pairwise(offsets)]
     assert statistics.fmean(gaps) == pytest.approx(1e7, rel=0.05)
@@ -64,7 +64,7 @@ def test_open_loop_keeps_its_schedule_behind_a_slow_server(load: Any) -> None:
 
 
 def test_a_cap_delays_but_is_told(load: Any) -> None:
-    """With at most 2 in flight, late requests keep their scheduled time: the delay is in the latencies from it."""
+    """With at most 2 in flight, late requests keep their scheduled time, and latencies from it."""
     with ScriptedServer(lambda _r: words(1, first_ms=100)) as server:
         outcome = load(server.url, requests=12, concurrency=2, rate_per_s=100.0, arrivals="constant")
         assert server.max_in_flight == 2
@@ -85,7 +85,7 @@ def test_open_loop_over_processes_is_the_same_schedule(load: Any) -> None:
 
 
 def test_what_was_due_and_never_sent_is_incomplete(load: Any) -> None:
-    """In a window whose slots are all stuck, due requests are rows too: issued counts what the schedule asked."""
+    """In a window whose slots are all stuck, due requests are rows too: issued counts all."""
     stuck = [STREAM_HEAD, chunk(delta("a")), Wait(60_000)]
     with ScriptedServer(lambda _r: stuck) as server:
         outcome = load(
@@ -110,7 +110,7 @@ def test_a_closed_ramp_is_not_measured(load: Any) -> None:
 
 
 def test_a_dead_server_is_not_hammered(load: Any) -> None:
-    """In a window against a server that is gone, refused connections are spaced: tens of rows, not thousands."""
+    """In a window against a server that is gone, refused connections are spaced: tens, not thousands."""
     with ScriptedServer(lambda _r: words(1)) as server:
         url = server.url
     outcome = load(url, duration_s=1.0, concurrency=2)
