@@ -10,8 +10,9 @@ from assay.stage.workflow import Workflow
 os.environ["ASSAY_PYTHON"] = sys.executable
 ROOT = Path(workflow.basedir)
 IS_MAIN = workflow.exec_mode == workflow.exec_mode.DEFAULT
+IS_REMOTE = workflow.exec_mode == workflow.exec_mode.REMOTE
 # Snakemake knows its targets only after this file was read; the words of the command line are there already.
-ASSAY = Workflow.open(ROOT, targets=sys.argv[1:] if IS_MAIN else [], is_main=IS_MAIN)
+ASSAY = Workflow.open(ROOT, sys.argv[1:] if IS_MAIN else [], IS_MAIN, IS_REMOTE)
 CAMPAIGNS = list(ASSAY.campaigns)
 DEFAULT_CAMPAIGNS = [name for name in CAMPAIGNS if name == "campaign_local"]
 # Snakemake gives a stage all cores of the machine and cuts this down to --cores: nothing else runs meanwhile.

@@ -34,8 +34,8 @@ LOG_TAIL_BYTES = 4_000
 LOCK_TIMEOUT_S = 20.0
 # The server sees these variables of ours, and what its image asks for; nothing else of the environment.
 ENVIRONMENT_ALLOWED = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME",
-    "HF_HOME", "HF_HUB_OFFLINE", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "USER", "LOGNAME",
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
+    "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_OFFLINE", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "USER", "LOGNAME",
 )  # fmt: skip
 
 _libc = ctypes.CDLL(None, use_errno=True)

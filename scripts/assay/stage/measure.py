@@ -11,7 +11,8 @@ from assay.records.files import write_json
 from assay.session.counters import read_counters, record_counters
 from assay.session.lease import ServerFailed, Session
 from assay.stage.attempt import Attempt, write_receipt
-from assay.stage.bracket import Bench, stage_folder
+from assay.stage.bracket import EVIDENCE, Bench, stage_folder
+from assay.stage.restore import restore
 from assay.stage.server import not_run, raise_if_interrupted
 from assay.vocab import Reason, Stage, StageState
 
@@ -72,6 +73,8 @@ def prompts_of(bench: Bench, point_id: str) -> tuple[list[Prompt], str]:
 def run_finite(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
     """One repeat of one finite point."""
     bench.check_spec(spec)
+    if (restored := restore(spec, bench.results, EVIDENCE, receipt)) is not None:
+        return restored
     point, repeat = spec["point"], spec["repeat"]
     prompts, prompts_sha256 = prompts_of(bench, point["point_id"])
     try:
@@ -93,6 +96,8 @@ def run_finite(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, A
 def run_sustained(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
     """A set of windows: issue for a time, stop issuing, drain with a limit, then the next window."""
     bench.check_spec(spec)
+    if (restored := restore(spec, bench.results, EVIDENCE, receipt)) is not None:
+        return restored
     point = spec["point"]
     prompts, prompts_sha256 = prompts_of(bench, point["point_id"])
     try:

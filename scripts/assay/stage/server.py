@@ -12,9 +12,8 @@ from assay.session.lease import ServerFailed, Session, current, stop
 from assay.session.processes import ProcessId, is_alive
 from assay.stage.attempt import Attempt, Interrupted, describe_files, write_receipt
 from assay.stage.bracket import EVIDENCE, FRONT, Bench
+from assay.stage.restore import MANIFEST
 from assay.vocab import Reason, Stage, StageState
-
-MANIFEST = "MANIFEST.sha256"
 
 
 def not_run(bench: Bench, spec: dict[str, Any], receipt: Path, error: ServerFailed) -> dict[str, Any]:

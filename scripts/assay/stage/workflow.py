@@ -19,6 +19,7 @@ from assay.extract import everything
 from assay.extract.chart_data import CHART_IDS
 from assay.session import lease
 from assay.stage.preflight import check_campaign, check_machine
+from assay.stage.restore import RESTORE_VARIABLE
 from assay.stage.specs import Specs
 from assay.vocab import Stage
 
@@ -79,7 +80,7 @@ class Workflow:
     _specs: dict[str, Specs] = field(default_factory=dict)
 
     @staticmethod
-    def open(root: Path, targets: Iterable[str], is_main: bool) -> Workflow:
+    def open(root: Path, targets: Iterable[str], is_main: bool, is_remote: bool = False) -> Workflow:
         """Load every campaign; a broken one that is asked for ends the program with exit 2."""
         wanted = set(targets)
         campaigns: dict[str, Campaign] = {}
@@ -99,6 +100,8 @@ class Workflow:
                     refuse(error)
                 print(f"assay: {name} is left out: {error}", file=sys.stderr)
         os.environ["ASSAY_OWNER_PID"] = str(os.getpid())
+        # Only where a neighbour's failure deletes the outputs of a whole group are finished stages restored.
+        os.environ[RESTORE_VARIABLE] = "1" if is_remote else ""
         if is_main:
             relay_signals(interrupt_stages)
         return Workflow(root, campaigns)
