@@ -65,11 +65,14 @@ def _headers(lines: list[str]) -> dict[str, str]:
 def _print(summary: dict[str, Any], out: Path) -> None:
     console = Console(highlight=False)
     table = Table(title=f"Gates {summary['policy']} ({summary['when']})")
-    for column in ("kind", "n", *(outcome.value for outcome in GateOutcome), "threshold", "verdict"):
-        table.add_column(column, justify="left" if column in ("kind", "verdict") else "right")
+    for column in ("kind", "passed", "not passed", "threshold", "verdict"):
+        table.add_column(column, justify="right" if column in ("passed", "threshold") else "left")
     for kind, value in summary["kinds"].items():
-        counts = [str(value["counts"][outcome.value]) for outcome in GateOutcome]
-        table.add_row(kind, str(value["n"]), *counts, f"{value['threshold']:g}", value["verdict"])
+        counts = value["counts"]
+        others = [outcome.value for outcome in GateOutcome if outcome is not GateOutcome.PASS]
+        not_passed = ", ".join(f"{counts[name]} {name}" for name in others if counts[name])
+        passed = f"{counts[GateOutcome.PASS.value]}/{value['n']}"
+        table.add_row(kind, passed, not_passed or "-", f"{value['threshold']:g}", value["verdict"])
     console.print(table)
     if not summary["kinds"]:
         console.print("The policy selects no kind of gate: zero checks is a failure.")

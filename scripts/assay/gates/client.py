@@ -51,7 +51,7 @@ class ChatClient:
         request = {"method": "POST", "url_path": httpx.URL(self._endpoint.chat_url).path, "body": dict(body)}
         response: dict[str, Any] = {"status": None, "headers": {}, "fault": None}
         response["events" if stream else "body"] = [] if stream else None
-        t_start_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
+        t_start_utc = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         t0_ns = time.monotonic_ns()
         try:
             self._receive(body, stream, response, t0_ns)
