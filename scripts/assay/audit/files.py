@@ -75,8 +75,11 @@ def check_sums(report: AuditReport, campaign_dir: Path, sums: dict[str, str]) ->
     for session_id in {path.split("/")[1] for path in sums if path.startswith("evidence/")}:
         folder = results / "evidence" / session_id
         here |= {file.relative_to(results).as_posix() for file in folder.rglob("*") if file.is_file()}
+    gone = {sums[fault.path] for fault in faults if fault.kind == "missing"}
     for path in sorted(here - sums.keys()):
         faults.append(Fault(path, "unpinned", f"not listed in {own}"))
+        if gone and sha256_of_file(results / path) in gone:
+            faults.append(Fault(own, "changed", f"lists {path} under another name"))
     report.files_hashed = max(report.files_hashed, len(found))
     report.blame(faults)
     return found

@@ -12,7 +12,15 @@ import matplotlib
 from assay.audit.files import SUMS, check_files
 from assay.audit.gates import judge_again
 from assay.audit.outcome import AuditReport
-from assay.audit.recompute import compare_json, compare_points, compare_rows, compare_text, doubtful_rows
+from assay.audit.recompute import (
+    compare_json,
+    compare_points,
+    compare_rows,
+    compare_text,
+    doubtful_rows,
+    read_rows_csv,
+    same,
+)
 from assay.chart.render import draw_bytes, identity, read_identity
 from assay.digest import sha256_of_bytes, sha256_of_file, sha256_of_value
 from assay.errors import AssayError, BadInput, Incomplete
@@ -137,9 +145,11 @@ class Audit:
             )
             return
         if sha256_of_bytes(fresh) == sha256_of_file(path):
-            self.report.say("chart", AuditResult.VERIFIED, "drawn again from its entry: the same bytes")
+            self.report.say(
+                "chart", AuditResult.VERIFIED, f"{path.name}: drawn again from its entry, the same bytes"
+            )
         elif mark.get("matplotlib") == matplotlib.__version__:
-            detail = "is not what its entry draws"
+            detail = f"{path.name} is not what its entry draws"
             if sha256_of_value(entry) == mark["entry_sha256"]:
                 self.report.say("chart", AuditResult.MISMATCH, detail, relative)
         elif (self.folder / SUMS).exists():
@@ -254,17 +264,24 @@ class Audit:
     # what every target ends with -----------------------------------------------------------------------
 
     def _row_point(self, row: Row) -> None:
-        """A row as a point of the report: its rate with population and reasons."""
+        """A row's rate as a point of the report: stored and recomputed, with population and reasons."""
         doubted = row["row_id"] in self.doubtful()
+        stored: Any = None
+        try:
+            held = read_rows_csv(self.folder / "extracts" / "rows.csv")
+            stored = next((one["output_tok_s"] for one in held if one["row_id"] == row["row_id"]), None)
+        except (Incomplete, KeyError):
+            pass  # that rows.csv is not there or broken is told by its own check
+        fresh = None if doubted else row["output_tok_s"]
         self.report.points.append(
             {
                 "arm": row["arm"],
                 "point_id": row["point_id"],
                 "x": row["concurrency"],
                 "metric": "output_tok_s",
-                "shown": row["output_tok_s"],
-                "recomputed": None if doubted else row["output_tok_s"],
-                "agrees": None if doubted else True,
+                "shown": stored,
+                "recomputed": fresh,
+                "agrees": None if doubted else same(stored, fresh),
                 "statistic": row["kind"],
                 "n": row["n_ok"],
                 "population": row["population"],

@@ -138,12 +138,9 @@ def build_crate(
         for stage in Stage
     }
     actions = [_attempt_action(crate, campaign, one, files, tools) for one in attempts]
-    inputs = [
-        files[p]
-        for p in files
-        if p.startswith((f"{own}prompts/", f"{own}receipts/prompts", f"{own}receipts/images"))
-        or p in (f"{own}plan.json", f"{own}receipts/probe_topology.json")
-    ]
+    fed = (f"{own}prompts/", f"{own}receipts/prompts", f"{own}receipts/images")
+    singles = (f"{own}plan.json", f"{own}receipts/probe_topology.json")
+    inputs = [files[path] for path in files if path.startswith(fed) or path in singles]
     outputs = [files[p] for p in files if p.startswith(own) and files[p] not in inputs]
     run = _context(
         crate,
@@ -179,8 +176,8 @@ def _attempt_action(
     good = attempt["state"] in (AttemptState.CURRENT, AttemptState.SUPERSEDED)
     properties: dict[str, Any] = {
         "@type": "CreateAction",
-        "name": f"{attempt['stage']} {attempt['leg'] or ''} {attempt['point_id'] or ''} ({attempt['state']})".replace(
-            "  ", " "
+        "name": " ".join(
+            [*(str(attempt[k]) for k in ("stage", "leg", "point_id") if attempt[k]), f"({attempt['state']})"]
         ),
         "identifier": attempt["attempt_id"] or attempt["record_path"],
         "actionStatus": f"{_ACTION}{'Completed' if good else 'Failed'}ActionStatus",

@@ -37,10 +37,8 @@ def _card(card: Mapping[str, Any]) -> str:
     claim, conditions, evidence = card["claim"], card["conditions"], card["evidence"]
     flag = "publishable" if claim["publishable"] else "not publishable"
     spread = f" · spread {claim['spread_ratio']:.3g}x" if claim["spread_ratio"] and claim["n"] > 1 else ""
-    rows = "".join(
-        f"<tr><th>{_text(name.replace('_', ' '))}</th><td>{_text(value)}</td></tr>"
-        for name, value in conditions.items()
-    )
+    named = {name.replace("_", " "): value for name, value in conditions.items()}
+    rows = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in named.items())
     why = f"<p class=faint>Flags: {_text(', '.join(claim['reasons']))}</p>" if claim["reasons"] else ""
     left_out = (
         f"<p class=faint>Left out: {_text(', '.join(claim['excluded_rows']))}</p>"
@@ -69,7 +67,8 @@ def cards_page(cards: Mapping[str, Any]) -> str:
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name=viewport content="width=device-width">'
-        f"<title>Evidence cards: {title}</title><style>{_STYLE}</style></head>\n<body><h1>Evidence cards: {title}</h1>\n"
-        f"<p class=faint>Campaign {_text(cards['campaign'])}. Each card is one figure with the conditions under which it "
-        f"holds; cards.json has the same.</p>\n{body}\n</body></html>\n"
+        f"<title>Evidence cards: {title}</title><style>{_STYLE}</style></head>\n"
+        f"<body><h1>Evidence cards: {title}</h1>\n"
+        f"<p class=faint>Campaign {_text(cards['campaign'])}. Each card is one figure with the conditions under "
+        f"which it holds; cards.json has the same.</p>\n{body}\n</body></html>\n"
     )
