@@ -204,6 +204,36 @@ class RunOrder(StrEnum):
     OTHER = "other"
 
 
+class RehearsalFault(StrEnum):
+    """What the rehearsal engine can be told to do wrong."""
+
+    WILL_NOT_LOAD = "will_not_load"
+    """The process ends while it loads the model."""
+    CRASH_AT_CONCURRENCY = "crash_at_concurrency"
+    """The process dies when so many requests are in flight."""
+    ILLEGAL_MEMORY = "illegal_memory"
+    """The process dies after so many simulated seconds under load."""
+    HTTP_500 = "http_500"
+    """One request gets HTTP 500; by default the first JSON task after a load."""
+    INCOMPLETE_JSON = "incomplete_json"
+    """JSON answers break off while a load runs."""
+    THINKING_IGNORED = "thinking_ignored"
+    """The chat template opens a thinking block whatever the request says."""
+    STATE_POOL_LIMIT = "state_pool_limit"
+    """Fewer sequences run than the configuration says, and nothing tells it."""
+    SLOW_REPLICA = "slow_replica"
+    COMPILE_STALL = "compile_stall"
+    """The first step of each new batch shape takes seconds longer."""
+    HANG = "hang"
+    """From some request on nothing is answered, while the process and /health live."""
+    STREAM_CUT = "stream_cut"
+    """The connection is closed in the middle of an answer."""
+    WRONG_USAGE = "wrong_usage"
+    """The usage does not say what was sent."""
+    BROKEN_DRAFT = "broken_draft"
+    """The draft head loads and runs, and next to none of its tokens is accepted."""
+
+
 class AuditResult(StrEnum):
     """How an audit ends."""
 
