@@ -8,6 +8,7 @@ from assay.audit.outcome import AuditReport
 from assay.digest import sha256_of_file
 from assay.errors import Incomplete
 from assay.records.campaign import Campaign, Fault, list_attempts
+from assay.records.files import read_json
 from assay.records.pins import MANIFEST, Pins, parse_sums
 from assay.vocab import AuditResult
 
@@ -54,12 +55,28 @@ def read_sums(campaign_dir: Path) -> tuple[dict[str, str] | None, list[Fault]]:
         return None, [Fault(relative, "unreadable", "not text")]
 
 
+def read_crate_digests(campaign_dir: Path) -> dict[str, str]:
+    """{path relative to results: sha256} as the crate has them; empty when it cannot be read."""
+    try:
+        graph = read_json(campaign_dir / CRATE)["@graph"]
+        return {
+            entity["@id"].removeprefix("../")
+            if entity["@id"].startswith("../")
+            else f"{campaign_dir.name}/{entity['@id']}": entity["sha256"]
+            for entity in graph
+            if isinstance(entity, dict) and "sha256" in entity
+        }
+    except (Incomplete, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def check_sums(report: AuditReport, campaign_dir: Path, sums: dict[str, str]) -> dict[str, str]:
     """Hash every listed file, and find files that the list does not have; returns {path: sha256 found}."""
     results = campaign_dir.parent
     own = f"{campaign_dir.name}/{SUMS}"
     found: dict[str, str] = {}
     faults = []
+    witness = read_crate_digests(campaign_dir)
     for path, sha256 in sums.items():
         if path.startswith("/") or ".." in Path(path).parts:
             faults.append(Fault(own, "unreadable", f"names a path outside the results folder: {path!r}"))
@@ -71,6 +88,10 @@ def check_sums(report: AuditReport, campaign_dir: Path, sums: dict[str, str]) ->
         found[path] = sha256_of_file(file)
         if found[path] != sha256:
             faults.append(Fault(path, "changed", f"{own} says {sha256[:12]}, found {found[path][:12]}"))
+            # The crate has every other digest a second time: when it vouches for the file, the list is in doubt
+            # too. For the crate itself there is no second witness, so both are named.
+            if path == f"{campaign_dir.name}/{CRATE}" or witness.get(path) == found[path]:
+                faults.append(Fault(own, "changed", f"{own} and {CRATE} disagree on {path}"))
     here = {file.relative_to(results).as_posix() for file in campaign_files(campaign_dir)}
     for session_id in {path.split("/")[1] for path in sums if path.startswith("evidence/")}:
         folder = results / "evidence" / session_id
