@@ -96,10 +96,11 @@ class Checkout:
 
     root: Path
     shared: Path
+    image_store: Path
     campaign: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(CAMPAIGN)))
 
     @staticmethod
-    def make(root: Path, shared: Path) -> Checkout:
+    def make(root: Path, shared: Path, image_store: Path | None = None) -> Checkout:
         for name in COPIED:
             source, target = PROJECT / name, root / name
             if source.is_dir():
@@ -114,7 +115,7 @@ class Checkout:
         (root / "envs/fake_llama_cpp.lock.txt").write_text(
             f"fake-llama-cpp @ {wheel.resolve().as_uri()} --hash=sha256:{digest}\n"
         )
-        checkout = Checkout(root, shared)
+        checkout = Checkout(root, shared, image_store or shared / "images")
         model_sha256 = hashlib.sha256(MODEL_BYTES).hexdigest()
         checkout.write(
             "config/images/fake_llama_cpp.yaml",
@@ -161,7 +162,7 @@ class Checkout:
         return os.environ | {
             "PYTHONPATH": str(self.root / "scripts"),
             "ASSAY_LOCK_DIR": str(self.root / "locks"),
-            "ASSAY_IMAGE_STORE": str(self.shared / "images"),
+            "ASSAY_IMAGE_STORE": str(self.image_store),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "COLUMNS": "400",
         }
@@ -169,7 +170,7 @@ class Checkout:
     @property
     def prefix(self) -> Path:
         """The image's environment: where the scripted engine reads its script and writes its log."""
-        found = [path for path in (self.shared / "images").glob("fake_llama_cpp-*") if path.is_dir()]
+        found = [path for path in self.image_store.glob("fake_llama_cpp-*") if path.is_dir()]
         assert len(found) == 1, found
         return found[0]
 

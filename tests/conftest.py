@@ -43,7 +43,7 @@ def finished(finished_checkout: Checkout, tmp_path: Path, shared_folder: Path) -
     """A finished checkout of one's own, with Snakemake's memory of how it was made."""
     target = tmp_path / "checkout"
     shutil.copytree(finished_checkout.root, target, symlinks=True)
-    made = Checkout(target, shared_folder)
+    made = Checkout(target, shared_folder, finished_checkout.image_store)
     made.forget_events() if made.processes() == [] else None
     yield made
     for process in made.processes():

@@ -71,7 +71,7 @@ def test_changed_request_count_reruns_that_point(finished: Checkout) -> None:
     points = {f"run_finite {leg} p2 r{r}" for leg in "ab" for r in (1, 2)}
     expected = points | after("a") | after("b") | DERIVED | {"prepare_prompts p2", "write_plan"}
     assert set(plan) == expected
-    assert '"requests":6' in plan["run_finite a p2 r1"]
+    assert '"count":6' in plan["prepare_prompts p2"], "-n says what it was before"
     before = finished.receipt_digests()
     run = finished.snakemake()
     assert run.returncode == 0, run.stderr[-3000:]

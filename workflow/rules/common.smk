@@ -1,13 +1,10 @@
 # The only file with functions: what the rules need to know about campaigns.
-import os
 import sys
 from pathlib import Path
 
 from assay.digest import canonical_json, sha256_of_modules
 from assay.stage.workflow import Workflow
 
-# The interpreter stays out of params and shell text: a moved environment must not rerun anything.
-os.environ["ASSAY_PYTHON"] = sys.executable
 ROOT = Path(workflow.basedir)
 IS_MAIN = workflow.exec_mode == workflow.exec_mode.DEFAULT
 IS_REMOTE = workflow.exec_mode == workflow.exec_mode.REMOTE

@@ -99,6 +99,8 @@ class Workflow:
                 if asked_for:
                     refuse(error)
                 print(f"assay: {name} is left out: {error}", file=sys.stderr)
+        # The interpreter stays out of params and shell text: a moved environment must not rerun anything.
+        os.environ["ASSAY_PYTHON"] = sys.executable
         os.environ["ASSAY_OWNER_PID"] = str(os.getpid())
         # Only where a neighbour's failure deletes the outputs of a whole group are finished stages restored.
         os.environ[RESTORE_VARIABLE] = "1" if is_remote else ""

@@ -1,0 +1,70 @@
+"""`assay show`: a finished campaign as a short table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from assay.errors import Incomplete
+from assay.records.files import read_json
+
+MAX_REASONS = 3
+PLAIN_WIDTH = 200
+
+
+def _number(text: str, form: str) -> str:
+    return format(float(text), form) if text else "-"
+
+
+def _flags(row: dict[str, str]) -> str:
+    if row["publishable"] == "true":
+        return "publishable"
+    word = "INVALID" if row["invalid"] == "true" else "not publishable"
+    reasons = json.loads(row["reasons"] or "[]")
+    more = f" +{len(reasons) - MAX_REASONS}" if len(reasons) > MAX_REASONS else ""
+    return f"{word}: {', '.join(reasons[:MAX_REASONS])}{more}"
+
+
+def show(
+    campaign_dir: Annotated[Path, typer.Argument(help="results/<campaign>")],
+) -> None:
+    """Print the rows of a campaign with their flags, each leg's verdict, and where the charts are."""
+    path = campaign_dir / "extracts" / "rows.csv"
+    try:
+        rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    except OSError as error:
+        raise Incomplete(f"{path}: {error.strerror}; has the campaign run?") from error
+    table = Table("row", "ok/issued", "output tok/s", "TTFT p50 ms", "TPOT p50 ms", "flags", box=None)
+    for row in rows:
+        table.add_row(
+            escape(row["row_id"]),
+            f"{row['n_ok'] or '-'}/{row['n_issued'] or '-'}",
+            _number(row["output_tok_s"], ".1f"),
+            _number(row["ttft_ms_p50"], ".1f"),
+            _number(row["tpot_ms_p50"], ".2f"),
+            escape(_flags(row)),
+        )
+    # Plain lines elsewhere than at a terminal, as wide as they need to be.
+    console = Console() if Console().is_terminal else Console(width=PLAIN_WIDTH)
+    console.print(table)
+    verdicts = read_json(campaign_dir / "extracts" / "verdicts.json")
+    counts = verdicts["counts"]
+    console.print(
+        f"{counts['rows']} rows: {counts['publishable']} publishable, {counts['invalid']} invalid, "
+        f"{counts['neither']} neither"
+    )
+    for leg in verdicts["legs"]:
+        console.print(f"{escape(leg['leg'])}: {escape(str(leg.get('verdict', 'not_run')))}")
+    for chart in sorted((campaign_dir / "charts").glob("*.svg")):
+        console.print(f"chart {escape(str(chart))}")
+    console.print(
+        f"audit any of them: python -m assay audit {escape(str(campaign_dir))}/charts/throughput.svg"
+    )
