@@ -85,7 +85,7 @@ class ChatClient:
         deadline_ns = t0_ns + int(self._timeout_s * 1e9)
         timeout = httpx.Timeout(self._timeout_s)
         sent = json.dumps(body, ensure_ascii=True).encode()
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
         with self._client.stream(
             "POST", self._endpoint.chat_url, content=sent, headers=headers, timeout=timeout
         ) as reply:

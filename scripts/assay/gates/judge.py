@@ -10,11 +10,15 @@ from typing import Any
 
 from assay.errors import Incomplete
 from assay.gates.grade import grade_record
+from assay.gates.needles import haystack_messages
 from assay.gates.policy import Policy
 from assay.gates.reasons import GateReason
-from assay.gates.tasks import Task
+from assay.gates.tasks import Task, read_data
 from assay.gates.thinking import judge_thinking
 from assay.vocab import GateKind, GateOutcome, ScreenResult, Verdict
+
+_MAX_WORDS = 20_000_000
+"""More filler than any context holds: a record that claims it is not followed."""
 
 
 def read_tasks(path: Path) -> list[dict[str, Any]]:
@@ -106,14 +110,18 @@ def _grade_all(
 
 
 def _is_asked_as_due(task: Task, record: Mapping[str, Any], policy: Policy) -> bool:
-    """The recorded requests are what the policy makes of the task; a needle's chat is the one it recorded."""
+    """The recorded requests are what the policy makes of the task, down to a needle's filler."""
     request = record.get("request")
     if request is None:
         return bool(record.get("before_sending"))
     body = request["body"]
-    messages = [dict(message) for message in task.messages] if task.messages is not None else body["messages"]
-    if task.messages is None and task.expected not in json.dumps(messages):
-        return False
+    if task.messages is not None:
+        messages = [dict(message) for message in task.messages]
+    else:
+        n_words = record.get("needle", {}).get("n_words", 0)
+        if not isinstance(n_words, int) or not 0 <= n_words <= _MAX_WORDS:
+            return False
+        messages = haystack_messages(task.check, read_data("filler"), n_words)
     if body != policy.request_body(task, body["model"], messages, stream=False):
         return False
     streamed = record.get("streamed")

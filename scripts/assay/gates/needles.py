@@ -30,6 +30,7 @@ class Haystack:
     source: str
     depth_percent: float
     counts_asked: int
+    n_words: int
     words_per_token: float
 
 
@@ -112,7 +113,14 @@ def build_haystack(
         raise LengthNotReached(f"asked {target} tokens, nearest is {seen[best]}")
     messages, depth = _chat(spec, filler, words.text(best))
     ratio = best / max(seen[best] - seen[0], 1)
-    return Haystack(messages, seen[best], source, depth, len(seen), ratio)
+    return Haystack(messages, seen[best], source, depth, len(seen), best, ratio)
+
+
+def haystack_messages(
+    spec: Mapping[str, Any], filler: Mapping[str, Any], n_words: int
+) -> list[dict[str, Any]]:
+    """The chat of a needle with so many words of filler: what an audit compares the recorded one with."""
+    return _chat(spec, filler, _Words(spec, filler).text(n_words))[0]
 
 
 def grade_keys(content: str, key: str) -> tuple[bool, bool, list[str]]:

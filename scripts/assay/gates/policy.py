@@ -14,6 +14,8 @@ from assay.gates.tasks import Task, build_tasks
 from assay.vocab import GateKind
 
 CHECKOUT_ROOT = PACKAGE_ROOT.parents[1]
+THINKING_KEYS = ("enable_thinking", "thinking")
+"""What chat templates call the switch; the first when the policy does not say."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Policy:
         extras = dict(self.spec.get("request", {}).get("extra_body", {}))
         if self.ask_thinking is not None:
             kwargs = dict(extras.get("chat_template_kwargs", {}))
-            kwargs["enable_thinking"] = self.ask_thinking
+            kwargs[self.spec.get("thinking", {}).get("key", THINKING_KEYS[0])] = self.ask_thinking
             extras["chat_template_kwargs"] = kwargs
         return extras
 
@@ -113,10 +115,23 @@ def make_policy(spec: Mapping[str, Any], path: Path) -> Policy:
         tasks=tasks,
         thresholds=thresholds,
         timeout_s=float(spec.get("request", {}).get("timeout_s", 120)),
-        ask_thinking=spec.get("thinking", {}).get("ask"),
+        ask_thinking=_asked_thinking(spec),
         tasks_sha256=tasks_sha256,
         sha256=sha256_of_value({"policy": spec, "tasks_sha256": tasks_sha256}),
     )
+
+
+def _asked_thinking(spec: Mapping[str, Any]) -> bool | None:
+    """What the requests ask of the model's thinking, be it by the policy's own switch or by extra_body."""
+    ask: bool | None = spec.get("thinking", {}).get("ask")
+    if ask is not None:
+        return ask
+    kwargs = spec.get("request", {}).get("extra_body", {}).get("chat_template_kwargs")
+    if isinstance(kwargs, Mapping):
+        for key in THINKING_KEYS:
+            if isinstance(kwargs.get(key), bool):
+                return bool(kwargs[key])
+    return None
 
 
 def _refuse_reserved(spec: Mapping[str, Any], path: Path) -> None:

@@ -116,6 +116,10 @@ class _Run:
 
     def ask_all(self, tasks: Iterable[Task], round_number: int, stop: threading.Event | None = None) -> None:
         """Ask the tasks, so many at a time; a task is drawn only when a place for it is free."""
+        if self._concurrency == 1:  # in this thread, so that an interrupt ends it at once
+            for task in tasks:
+                self._ask_one(task, round_number, is_after_stop=bool(stop and stop.is_set()))
+            return
         places = threading.Semaphore(self._concurrency)
 
         def ask(task: Task) -> None:
@@ -195,6 +199,7 @@ class _Run:
             "source": hay.source,
             "depth_percent": hay.depth_percent,
             "counts_asked": hay.counts_asked,
+            "n_words": hay.n_words,
         }
         return hay.messages
 
