@@ -86,6 +86,12 @@ def _watts(milliwatts: Any) -> float:
     return int(milliwatts) / 1000
 
 
+def _node(number: Any) -> int:
+    if int(number) < 0:
+        raise ValueError(f"node {number}")
+    return int(number)
+
+
 def _bits(words: Any) -> list[int]:
     """The numbers of the bits that are set in NVML's array of 64-bit words."""
     numbers = []
@@ -126,7 +132,7 @@ def _read_one(library: Any, index: int, handle: Any) -> dict[str, Any]:
             then=lambda words: format_cpulist(_bits(words)) or None,
         ),
         "numa_nodes": ask("numa_nodes", "nvmlDeviceGetMemoryAffinity", handle, _MASK_WORDS, 0, then=_bits),
-        "gpu_numa_id": ask("gpu_numa_id", "nvmlDeviceGetNumaNodeId", handle, then=int),
+        "gpu_numa_id": ask("gpu_numa_id", "nvmlDeviceGetNumaNodeId", handle, then=_node),
         "compute_capability": ask(
             "compute_capability",
             "nvmlDeviceGetCudaComputeCapability",
