@@ -34,4 +34,5 @@ lint: .venv/.ready
 	$(BIN)/python tests/lint_workflow.py
 
 lock: .venv/.ready
+	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -o envs/harness.lock.txt envs/harness.in

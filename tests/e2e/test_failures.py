@@ -63,6 +63,26 @@ def test_a_crash_during_a_point(checkout: Checkout) -> None:
     assert "server_crashed" in attempts, "the failed attempt stays in the history"
 
 
+def test_an_image_whose_check_fails(checkout: Checkout) -> None:
+    """An arm whose image cannot be built is not run and says why; the other arm is measured."""
+    import yaml
+
+    image = yaml.safe_load((checkout.root / "config/images/fake_llama_cpp.yaml").read_text())
+    image |= {"name": "broken", "checks": [{"name": "never", "code": "raise SystemExit('scripted refusal')"}]}
+    checkout.write("config/images/broken.yaml", image)
+    checkout.campaign["arms"]["b"]["image"] = "broken"
+    checkout.campaign["points"] = {"p1": checkout.campaign["points"]["p1"]}
+    checkout.write_campaign()
+    run = checkout.snakemake()
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    assert checkout.receipt("images/broken.json")["state"] == "failed"
+    receipt = checkout.receipt("b/finite/p1/r1.json")
+    assert (receipt["state"], receipt["reasons"]) == ("not_run", ["image_failed"])
+    assert "never" in receipt["detail"]
+    assert checkout.receipt("a/finite/p1/r1.json")["state"] == "completed"
+    assert "images/broken.json" in checkout.assay("retry", "--failed", "--dry-run").stdout
+
+
 def test_an_ignored_flag_is_read_back(checkout: Checkout) -> None:
     """A server that ignores a flag is caught by the read-back, and no row of it is publishable."""
     checkout.campaign["points"] = {"p1": checkout.campaign["points"]["p1"]}

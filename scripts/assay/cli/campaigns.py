@@ -130,12 +130,12 @@ def failed_receipts(results: Path) -> list[tuple[Path, str]]:
         open_sessions = {
             session_id: bracket["why_open"]
             for record in receipts.values()
-            for session_id, bracket in (record["measured"].get("brackets") or {}).items()
+            for session_id, bracket in (record.get("measured", {}).get("brackets") or {}).items()
             if bracket["why_open"]
         }
         for path, record in receipts.items():
             if record["state"] in [str(state) for state in RETRIED]:
                 found.append((path, ", ".join(record["reasons"]) or record["state"]))
-            elif record["point_id"] is not None and record["session_id"] in open_sessions:
+            elif record.get("point_id") is not None and record["session_id"] in open_sessions:
                 found.append((path, f"{Reason.BRACKET_OPEN}: {open_sessions[record['session_id']]}"))
     return found

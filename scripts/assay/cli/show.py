@@ -65,6 +65,9 @@ def show(
         console.print(f"{escape(leg['leg'])}: {escape(str(leg.get('verdict', 'not_run')))}")
     for chart in sorted((campaign_dir / "charts").glob("*.svg")):
         console.print(f"chart {escape(str(chart))}")
+    if not any(row["n_issued"] for row in rows):
+        reasons = sorted({reason for row in rows for reason in json.loads(row["reasons"] or "[]")})
+        raise Incomplete(f"nothing was measured: {', '.join(reasons)}")
     console.print(
         f"audit any of them: python -m assay audit {escape(str(campaign_dir))}/charts/throughput.svg"
     )

@@ -25,6 +25,7 @@ from assay.errors import AssayError, Incomplete
 from assay.records.files import read_json
 from assay.session.devices import read_note
 from assay.session.processes import ProcessId, identify, is_alive, send_signal, wait_until_gone
+from assay.vocab import Reason
 
 MAX_START_FAILURES = 2
 STOP_SIGNALS = {"released": signal.SIGTERM, "interrupted": signal.SIGUSR1, "evicted": signal.SIGUSR2}
@@ -36,9 +37,12 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 class ServerFailed(AssayError):
     """The server did not start, or died. ``session_dir`` holds what is known, when a session began."""
 
-    def __init__(self, message: str, session_dir: Path | None):
+    def __init__(
+        self, message: str, session_dir: Path | None, reason: Reason = Reason.SERVER_START_FAILED
+    ) -> None:
         super().__init__(message)
         self.session_dir = session_dir
+        self.reason = reason
 
 
 class DeviceHeld(AssayError):

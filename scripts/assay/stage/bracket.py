@@ -24,7 +24,7 @@ from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
 from assay.session.devices import HOST_DEVICE, use_devices
 from assay.session.engines import EngineFiles, ReadBack, engine
-from assay.session.lease import LeaseRequest, Session, ensure
+from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure
 from assay.session.readback import compare_config
 from assay.stage.attempt import Attempt, new_folder
 from assay.stage.prompts import draw_synthetic, read_pool
@@ -81,7 +81,10 @@ class Bench:
 
     def lease_request(self) -> LeaseRequest:
         """What `lease.ensure` is asked for this leg."""
-        image = read_json(self.folder / "receipts" / "images" / f"{self.server['image']}.json")["image"]
+        receipt = read_json(self.folder / "receipts" / "images" / f"{self.server['image']}.json")
+        image = receipt["image"]
+        if receipt["state"] != StageState.COMPLETED:
+            raise ServerFailed(f"image {image['name']}: {receipt['detail']}", None, Reason.IMAGE_FAILED)
         store = image_store(self.campaign.root)
         model = self.campaign.models[self.server["model"]]
         source = model["source"]

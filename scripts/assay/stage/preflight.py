@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
 from assay.config.campaign import Campaign
 from assay.digest import sha256_of_file
-from assay.errors import BadInput, Incomplete
+from assay.errors import BadInput
 from assay.gates import load_policy
-from assay.image import find_model_file
 from assay.probe import probe_topology
-from assay.records.files import read_json
 from assay.session.engines import engine
 from assay.session.engines.base import check_flags
 
@@ -21,6 +18,7 @@ def check_campaign(campaign: Campaign) -> None:
     """Flags against the engine's own list, the gate policy, what synthetic prompts need. BadInput if wrong."""
     for name, arm in campaign.arms.items():
         check_flags(engine(arm["engine"]), arm["flags"], campaign.path, f"arms.{name}.flags")
+        check_image_model(campaign, name)
     load_policy(campaign.gate_policy_path)
     for point_id, point in campaign.points.items():
         workload = campaign.workloads[point["workload"]]
@@ -89,24 +87,27 @@ def check_port(port: int, where: Path, key: str) -> None:
             ) from error
 
 
-def check_image_models(campaign: Campaign, image_receipt: Path, store: Path) -> None:
-    """Model files that an image carries have the digest that was declared; checked when the image is built."""
-    try:
-        image = read_json(image_receipt)["image"]
-    except (Incomplete, KeyError) as error:
-        raise Incomplete(f"{image_receipt}: no image record") from error
-    for arm in campaign.arms.values():
-        model = campaign.models[arm["model"]]
-        name = model["source"].get("image_file")
-        if name is None or arm["image"] != image["name"]:
-            continue
-        where = campaign.root / "config" / "models" / f"{arm['model']}.yaml"
-        check_model_file(find_model_file(image, name, store), model["sha256"], where, "source.image_file")
-
-
-def describe(campaign: Campaign) -> str:
-    """One line for `assay list`."""
-    config = campaign.config
-    return json.dumps(
-        {"arms": list(config["arms"]), "points": len(config["points"]), "gpus": config["needs"]["gpus"]}
-    )
+def check_image_model(campaign: Campaign, arm_name: str) -> None:
+    """A model that the image carries is declared by the image with the same digest."""
+    arm = campaign.arms[arm_name]
+    model = campaign.models[arm["model"]]
+    name = model["source"].get("image_file")
+    if name is None:
+        return
+    where = campaign.root / "config" / "models" / f"{arm['model']}.yaml"
+    carried = campaign.images[arm["image"]].get("models", {})
+    if name not in carried:
+        there = ", ".join(carried) or "none"
+        raise BadInput(
+            f"image {arm['image']!r} carries no {name!r}",
+            where=where,
+            key="source.image_file",
+            hint=f"it has: {there}",
+        )
+    if carried[name]["sha256"] != model["sha256"]:
+        raise BadInput(
+            f"{model['sha256']} is not the digest of {name!r}",
+            where=where,
+            key="sha256",
+            hint=f"image {arm['image']!r} declares {carried[name]['sha256']}",
+        )

@@ -7,12 +7,11 @@ from typing import Any
 
 from assay.config.files import read_config
 from assay.digest import sha256_of_value
-from assay.errors import CheckFailed
 from assay.image import build_image as build
 from assay.probe import probe_topology as probe
 from assay.records.files import write_json
 from assay.stage.bracket import image_store
-from assay.vocab import StageState
+from assay.vocab import Reason, StageState
 
 # Of an image's record this changes from build to build, and nothing after the build depends on it.
 VOLATILE = ("built", "t_build_s", "log", "log_tail")
@@ -31,19 +30,24 @@ def probe_topology(spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
 
 
 def build_image(root: Path, spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
-    """Build the image unless it is there. A failing build or check is an error: nothing can be measured."""
+    """Build the image unless it is there.
+
+    A failing build or check is a record too: arms of that image are not run, and say why; others go on.
+    """
     config = read_config(root, "image", root / "config" / "images" / f"{spec['image']}.yaml")
     image = build(config, image_store(root), root, say=lambda text: print(text, flush=True))
-    print(f"image {image['name']} {image['digest'][:12]}: {'built' if image['built'] else 'was there'}")
-    stable = {key: value for key, value in image.items() if key not in VOLATILE}
+    failed = image["state"] != StageState.COMPLETED
+    print(f"image {image['name']} {image['digest'][:12]}: {'built' if image['built'] else 'not built now'}")
+    if failed:
+        print(image.get("log_tail") or "")
     record = {
         "schema": "assay/image/1",
         "stage": spec["stage"],
         "spec_sha256": sha256_of_value(spec),
-        "image": stable,
+        "state": image["state"],
+        "reasons": [str(Reason.IMAGE_FAILED)] if failed else [],
+        "detail": f"step {image['failed_step']!r}: {image['detail']}" if failed else None,
+        "image": {key: value for key, value in image.items() if key not in VOLATILE},
     }
-    if image["state"] != StageState.COMPLETED:
-        print(image.get("log_tail") or "")
-        raise CheckFailed(f"image {image['name']}: step {image['failed_step']!r} failed: {image['detail']}")
     write_json(receipt, record)
     return record

@@ -29,7 +29,7 @@ def not_run(bench: Bench, spec: dict[str, Any], receipt: Path, error: ServerFail
         files = [error.session_dir / name for name in ("session.json", "server.log")]
     record = attempt.finish(
         StageState.NOT_RUN,
-        [Reason.SERVER_START_FAILED],
+        [error.reason],
         str(error),
         evidence=[f for f in files if f.exists()],
     )
