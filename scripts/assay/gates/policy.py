@@ -55,9 +55,10 @@ class Policy:
     def body_extras(self) -> dict[str, Any]:
         """What the policy adds to every request body: extra_body, and the thinking toggle if asked."""
         extras = dict(self.spec.get("request", {}).get("extra_body", {}))
-        if self.ask_thinking is not None:
+        thinking = self.spec.get("thinking", {})
+        if thinking.get("ask") is not None:
             kwargs = dict(extras.get("chat_template_kwargs", {}))
-            kwargs[self.spec.get("thinking", {}).get("key", THINKING_KEYS[0])] = self.ask_thinking
+            kwargs[thinking.get("key", THINKING_KEYS[0])] = thinking["ask"]
             extras["chat_template_kwargs"] = kwargs
         return extras
 

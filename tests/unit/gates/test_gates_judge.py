@@ -120,6 +120,23 @@ def test_another_question_is_seen(passed: tuple[Path, dict[str, Any]], local_pol
         assert again["kinds"]["json"]["reasons"] == {"could_not_run/request_differs": 1}
 
 
+def test_an_easier_needle_is_seen(passed: tuple[Path, dict[str, Any]], local_policy: Policy) -> None:
+    """A needle in less hay than its record claims is another question."""
+    lines = read_tasks(passed[0] / "tasks.jsonl")
+    number = next(n for n, line in enumerate(lines) if line["kind"] == "needle")
+    for change in (lambda line: line["needle"].update(n_words=20), _shorten):
+        changed = copy.deepcopy(lines)
+        change(changed[number])
+        again = judge(changed, local_policy)
+        assert again["kinds"]["needle"]["reasons"] == {"could_not_run/request_differs": 1}
+        assert again["verdict"] == "fail"
+
+
+def _shorten(line: dict[str, Any]) -> None:
+    message = line["request"]["body"]["messages"][0]
+    message["content"] = message["content"].partition(". ")[2]
+
+
 def test_a_summary_that_does_not_add_up_is_seen(
     passed: tuple[Path, dict[str, Any]], local_policy: Policy
 ) -> None:

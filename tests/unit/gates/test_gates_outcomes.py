@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from assay.errors import BadInput
 from assay.gates import Endpoint, Policy, judge, load_policy, make_policy, read_tasks, run_gates, run_mixed
@@ -40,11 +41,22 @@ def run(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(summary, records by task id); the judge must reach the same verdict from the disk alone."""
     summary = run_gates(Endpoint(server.url, "scripted"), policy, out, when="before", **options)
+    assert_described(out)
     again = judge(out / "tasks.jsonl", policy)
     assert again["disagreements"] == []
     assert again["kinds"] == summary["kinds"]
     assert again["verdict"] == summary["verdict"]
     return summary, {record["task_id"]: record for record in read_tasks(out / "tasks.jsonl")}
+
+
+def assert_described(out: Path) -> None:
+    """Every file of a run meets its record schema."""
+    records = ROOT / "workflow" / "schemas" / "record"
+    line_schema = Draft202012Validator(json.loads((records / "gates_task.schema.json").read_text()))
+    for line in (out / "tasks.jsonl").read_text().splitlines():
+        line_schema.validate(json.loads(line))
+    summary_schema = Draft202012Validator(json.loads((records / "gates_summary.schema.json").read_text()))
+    summary_schema.validate(json.loads((out / "summary.json").read_text()))
 
 
 def outcome_of(policy: Policy, task_id: str, reply: Any, out: Path) -> tuple[str, str | None]:
@@ -329,6 +341,28 @@ def test_the_thinking_record_says_what_was_asked_and_done(
     assert thinking["verdict"] == verdict
 
 
+@pytest.mark.parametrize(
+    ("thinking", "extra", "sent"),
+    [
+        ({"ask": False}, {}, {"enable_thinking": False}),
+        ({"ask": False, "key": "thinking"}, {}, {"thinking": False}),
+        ({}, {"chat_template_kwargs": {"thinking": False}}, {"thinking": False}),
+        ({"ask": False}, {"chat_template_kwargs": {"lang": "en"}}, {"lang": "en", "enable_thinking": False}),
+    ],
+)
+def test_the_switch_is_sent_and_watched_however_it_is_asked(
+    thinking: dict[str, Any], extra: dict[str, Any], sent: dict[str, Any], tmp_path: Path
+) -> None:
+    """By the policy's own switch or by extra_body, the server gets it, and reasoning that comes is noticed."""
+    gate = {"json": {"tasks": {"ids": ["small_person"]}, "threshold": WHY}}
+    spec = {"name": "test", "request": {"extra_body": extra}, "thinking": thinking, "gates": gate}
+    policy = make_policy(spec, Path("test.yaml"))
+    with GateServer(policy, {"json-small_person": lambda right, _: after(right, reasoning="hm")}) as server:
+        summary, _ = run(policy, server, tmp_path)
+        assert server.asked("json-small_person")[0]["body"]["chat_template_kwargs"] == sent
+    assert summary["verdict"] == "invalid"
+
+
 def test_a_dead_server_makes_every_task_unavailable(tmp_path: Path) -> None:
     """Nobody listens: all tasks of all kinds are unavailable by connect, and the records are complete."""
     with socket.socket() as taken:
@@ -336,6 +370,7 @@ def test_a_dead_server_makes_every_task_unavailable(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         policy = load_policy(ROOT / "config" / "gates" / "local.yaml")
         summary = run_gates(Endpoint(url, "none"), policy, tmp_path, when="after")
+    assert_described(tmp_path)
     records = read_tasks(tmp_path / "tasks.jsonl")
     assert {(record["outcome"], record["reason"]) for record in records} == {("unavailable", "connect")}
     assert len(records) == len(policy.tasks) == summary["n"]
@@ -391,6 +426,7 @@ def test_mixed_mode_asks_whole_rounds_until_stopped(tmp_path: Path) -> None:
         watcher.start()
         summary = run_mixed(Endpoint(server.url, "m"), policy, tmp_path, stop=stop, interval_s=0.0)
         watcher.join()
+    assert_described(tmp_path)
     records = read_tasks(tmp_path / "tasks.jsonl")
     plain = [record["outcome"] for record in records if record["task_id"] == "json-small_plain"]
     assert plain[:3] == ["pass", "unavailable", "pass"]
@@ -406,6 +442,7 @@ def test_mixed_mode_asks_one_whole_round_at_least(tmp_path: Path) -> None:
     stop.set()
     with GateServer(policy) as server:
         summary = run_mixed(Endpoint(server.url, "m"), policy, tmp_path, stop=stop)
+    assert_described(tmp_path)
     assert summary["n"] == 6
     assert all(record["after_stop"] for record in read_tasks(tmp_path / "tasks.jsonl"))
 
