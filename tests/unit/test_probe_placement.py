@@ -37,6 +37,7 @@ def test_two_replicas_take_one_quad_each() -> None:
     assert second["cpus"] == "56-111,168-223"
     assert second["vllm_flags"] == ["--numa-bind", "--numa-bind-nodes", "1", "1", "1", "1"]
     uuids = machine("two_quads")["islands"][1]["uuids"]
+    assert second["sglang_flags"] == ["--numa-node", "1", "1", "1", "1"]
     assert second["environment"] == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(uuids),
@@ -103,6 +104,16 @@ def test_what_cannot_be_placed_says_why(name: str, replicas: list[dict[str, Any]
     with pytest.raises(BadInput) as caught:
         plan(machine(name), replicas)
     assert message in str(caught.value)
+
+
+def test_a_gpu_cut_into_instances_is_not_given_to_a_replica() -> None:
+    """A GPU with MIG on is passed over, and named when it is missing."""
+    topology = machine("two_quads")
+    topology["gpus"][0]["mig"] = True
+    (entry,) = plan(topology, [{"name": "a", "gpus": 4}])
+    assert entry["gpu_indices"] == [4, 5, 6, 7]
+    with pytest.raises(BadInput, match="7 whole ones \\(MIG is on for GPU 0\\)"):
+        plan(topology, two_replicas())
 
 
 def test_across_islands_only_when_asked() -> None:

@@ -80,6 +80,10 @@ def _check_replicas(topology: dict[str, Any], replicas: Sequence[dict[str, Any]]
             hint = f"there are {format_cpulist(indices) or 'none'}"
             raise BadInput(f"there is no GPU {min(missing)}", where=where, key="gpu_indices", hint=hint)
     total = sum(replica["gpus"] for replica in replicas)
+    cut = [gpu["index"] for gpu in topology["gpus"] if gpu.get("mig")]
+    if total > len(indices) - len(cut) and cut:
+        message = f"{total} GPUs are needed, the machine has {len(indices) - len(cut)} whole ones"
+        raise BadInput(message, where="placement", hint=f"MIG is on for GPU {format_cpulist(cut)}")
     if total > len(indices):
         why = topology["gpus_reason"] or f"it has {len(indices)}"
         raise BadInput(
@@ -146,6 +150,7 @@ def _describe(topology: dict[str, Any], replica: dict[str, Any], chosen: tuple[i
     if not by_uuid:
         reasons["gpu_uuids"] = "a GPU's UUID is unknown; devices are named by index in PCI order"
     visible = ",".join(str(name) for name in (uuids if by_uuid else chosen))
+    per_rank = [str(node) for node in nodes]
     listed = None if bound is None else ",".join(str(node) for node in bound)
     return {
         "replica": replica["name"],
@@ -162,9 +167,8 @@ def _describe(topology: dict[str, Any], replica: dict[str, Any], chosen: tuple[i
         "numa_nodes": bound,
         "cpus": format_cpulist(cpus) or None,
         "numactl": [] if listed is None else ["numactl", f"--cpunodebind={listed}", f"--membind={listed}"],
-        "vllm_flags": []
-        if bound is None
-        else ["--numa-bind", "--numa-bind-nodes", *[str(node) for node in nodes]],
+        "vllm_flags": ["--numa-bind", "--numa-bind-nodes", *per_rank] if bound is not None else [],
+        "sglang_flags": ["--numa-node", *per_rank] if bound is not None else [],
         "reasons": reasons,
     }
 
@@ -177,14 +181,15 @@ def plan(
     A replica is ``{name, gpus, island, gpu_indices, numa}``: ``island`` is a name, ``auto`` (default: any
     one island with room, never across) or ``any`` (also across islands); ``gpu_indices`` fixes the GPUs;
     ``numa: false`` leaves it unbound. ``exclude``: indices that are not to be used. An entry has the GPUs
-    as ranks, ``environment``, ``numactl`` (a prefix of argv) and ``vllm_flags``; what could not be bound
-    has its reason. vLLM's ``--numa-bind-nodes`` takes one node for each visible GPU, in their order.
+    as ranks, ``environment``, ``numactl`` (a prefix of argv), ``vllm_flags`` and ``sglang_flags`` (one node
+    for each visible GPU, in their order); what could not be bound has its reason. A GPU that MIG has cut
+    into instances is not given away.
 
     Replicas that fix GPUs or an island go first, then the larger ones. Raises BadInput, naming the replica,
     when there are fewer GPUs than asked, in all or in any island.
     """
     _check_replicas(topology, replicas)
-    free = {gpu["index"] for gpu in topology["gpus"]} - set(exclude)
+    free = {gpu["index"] for gpu in topology["gpus"] if not gpu.get("mig")} - set(exclude)
 
     def first(place: int) -> tuple[Any, ...]:
         replica = replicas[place]
