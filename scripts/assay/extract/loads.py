@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from assay.errors import Incomplete
 from assay.records.campaign import Campaign, Fault, Receipt, resolve_inside
 from assay.records.files import read_json
-from assay.records.pins import Pins
+from assay.records.pins import MANIFEST, Pins
 from assay.verdict.facts import read_facts
 from assay.verdict.record import WHENS, LoadRecord
 from assay.vocab import Reason, Stage
@@ -65,7 +65,7 @@ class Reader:
         if path is None:
             return None
         fault = self.pins.check(path)
-        if fault is not None:
+        if fault is not None and not (fault.kind == "unpinned" and self.is_open(path)):
             faults.append(fault)
             return None
         try:
@@ -74,6 +74,15 @@ class Reader:
             faults.append(Fault(path, "unreadable", str(error)))
             return None
         return body if isinstance(body, dict) else None
+
+    def is_open(self, path: str) -> bool:
+        """Does the file belong to a session that is not closed yet? Nobody has pinned its own files then."""
+        parts = path.split("/")
+        manifest = "/".join([*parts[:2], MANIFEST])
+        return parts[0] == "evidence" and manifest not in self.pins.sources and not self.has(manifest)
+
+    def has(self, path: str) -> bool:
+        return resolve_inside(self.campaign.results, path).exists()
 
     def brackets(self) -> dict[str, Any]:
         """session_id -> {before, after, why_open}, from every gate_after receipt."""
@@ -170,10 +179,13 @@ def open_load(reader: Reader, receipt: Receipt, window: int | None) -> Load:
         base = f"evidence/{session_id}"
         for role, name in (("readback", "config_readback.json"), ("session", "session.json")):
             path = f"{base}/{name}"
-            if path in reader.pins.sources or resolve_inside(campaign.results, path).exists():
+            if path in reader.pins.sources or reader.has(path):
                 opened[role] = reader.json(path, faults)
                 evidence[role] = path
         session, readback = opened.get("session"), opened.get("readback")
+        manifest = f"{base}/{MANIFEST}"
+        if manifest in reader.pins.sources and (fault := reader.pins.check(manifest)) is not None:
+            faults.append(fault)
         telemetry = f"{base}/telemetry.parquet"
         gpus = (campaign.plan["arms"][arm_name].get("gpus") or 0) > 0
         if gpus and facts and facts.t_first_send_ns is not None and telemetry in reader.pins.sources:

@@ -44,8 +44,8 @@ def score(kind_summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def screen_gate(record: LoadRecord, limits: Limits, screen: Screen) -> Finding:
     """One kind of gate before and after the load, both in the row's own session.
 
-    ``limits[screen]["when"]`` lists the sides that are due. A side whose kind has zero tasks fails; a side
-    without a summary is unknown. A failing side fails the screen whatever the other one says.
+    ``limits[screen]["when"]`` lists the sides that owe this kind. A side whose kind has zero tasks fails; a
+    side without a summary is unknown. A failing side fails the screen whatever the other one says.
     """
     kind = GATE_SCREENS[screen]
     due = list((limits.get(screen) or {}).get("when") or WHENS)
@@ -65,7 +65,10 @@ def screen_gate(record: LoadRecord, limits: Limits, screen: Screen) -> Finding:
         empty = any(not (measured[when] or {}).get("n") for when in bad)
         why = f"{' and '.join(bad)} the load: " + ("no task was judged" if empty else ", ".join(outcomes))
         return Finding(screen, measured, thresholds, FAIL, evidence, why)
-    absent = [when for when in due if sides[when] is None]
+    # A side that was never judged at all may hide a failure; one that was judged without this kind did not owe it.
+    absent = [
+        when for when in WHENS if record.gates.get(when) is None or (when in due and sides[when] is None)
+    ]
     if absent or not thresholds:
         why = f"no {kind} tasks {' and '.join(absent) or 'at all'}"
         return Finding(screen, measured, thresholds, NOT_CHECKED, evidence, why)
