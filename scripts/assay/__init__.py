@@ -2,7 +2,7 @@
 
 The rooms import downward only:
 ``cli, stage`` -> ``audit, report, chart`` -> ``extract, verdict, gates`` ->
-``load, session, probe, image`` -> ``metrics`` -> ``records, config, digest, vocab, errors``.
+``load, session, rehearsal, probe, image`` -> ``metrics`` -> ``records, config, digest, vocab, errors``.
 """
 
 __version__ = "0.1.0"

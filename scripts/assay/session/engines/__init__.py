@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from assay.session.engines.base import Engine, EngineFiles, Flag, ReadBack
 from assay.session.engines.llama_cpp import LlamaCpp
+from assay.session.engines.rehearsal import Rehearsal, rehearse
 
-ENGINES: dict[str, Engine] = {"llama_cpp": LlamaCpp()}
+ENGINES: dict[str, Engine] = {"llama_cpp": LlamaCpp(), "rehearsal": Rehearsal()}
 
-__all__ = ["ENGINES", "Engine", "EngineFiles", "Flag", "ReadBack", "engine"]
+__all__ = ["ENGINES", "Engine", "EngineFiles", "Flag", "ReadBack", "engine", "rehearse"]
 
 
 def engine(name: str) -> Engine:
