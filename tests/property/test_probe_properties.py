@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -97,3 +98,33 @@ def test_a_plan_uses_no_gpu_twice_and_stays_inside_islands(
     assert len(used) == len(set(used))
     assert [len(entry["gpu_indices"]) for entry in entries] == sizes
     assert all(len(entry["islands"]) <= 1 for entry in entries)
+
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "topologies"
+TEXTS = [
+    (GOLDEN / name / "nvidia-smi-topo-m.txt").read_text() for name in ("two_quads", "gb200_4", "one_gpu")
+]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(TEXTS),
+    st.lists(st.tuples(st.integers(0, 4000), st.text(max_size=3)), min_size=1, max_size=4),
+)
+def test_damaged_text_is_either_understood_or_refused_with_its_line(
+    text: str, edits: list[tuple[int, str]]
+) -> None:
+    """Whatever is overwritten in a matrix: a reading whose GPUs and links fit together, or a named line."""
+    for place, new in edits:
+        at = place % len(text)
+        text = text[:at] + new + text[at + len(new) :]
+    refused: str | None = None
+    found: dict[str, Any] = {"gpus": [], "links": []}
+    try:
+        found = parse_topo(text)
+    except BadInput as error:
+        refused = error.key
+    assert found["gpus"] or (refused or "").startswith("line ")
+    indices = [gpu["index"] for gpu in found["gpus"]]
+    assert len(found["links"]) == len(indices) * (len(indices) - 1) // 2
+    assert len(set(indices)) == len(indices)

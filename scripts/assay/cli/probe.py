@@ -19,23 +19,27 @@ def _shown(value: Any, unit: str = "") -> str:
     return "unknown" if value is None else f"{value}{unit}"
 
 
-def _yes_no(value: bool | None) -> str:
-    return {True: "on", False: "off", None: "unknown"}[value]
+def _on_off(value: bool | None) -> str:
+    return "on" if value else "off"
 
 
 def _gpu_lines(gpu: dict[str, Any]) -> list[str]:
-    words = [
-        f"NUMA node {_shown(gpu['numa_node'])}",
-        f"CPUs {_shown(gpu['cpus'])}",
-        f"PCIe gen {_shown(gpu['pcie_gen_max'])} x{_shown(gpu['pcie_width_max'])}",
-        f"MIG {_yes_no(gpu['mig'])}",
-        f"ECC {_yes_no(gpu['ecc'])}",
-        f"persistence {_yes_no(gpu['persistence'])}",
-        f"power cap {_shown(gpu['power_cap_w'], ' W')}",
-        f"SM clock at most {_shown(gpu['clock_sm_max_mhz'], ' MHz')}",
-    ]
+    width = f"PCIe gen {gpu['pcie_gen_max']} x{gpu['pcie_width_max']}"
+    words = {
+        "numa_node": f"NUMA node {gpu['numa_node']}",
+        "cpus": f"CPUs {gpu['cpus']}",
+        "pcie_width_max": width,
+        "mig": f"MIG {_on_off(gpu['mig'])}",
+        "ecc": f"ECC {_on_off(gpu['ecc'])}",
+        "persistence": f"persistence {_on_off(gpu['persistence'])}",
+        "power_cap_w": f"power cap {gpu['power_cap_w']} W",
+        "clock_sm_max_mhz": f"SM clock at most {gpu['clock_sm_max_mhz']} MHz",
+    }
+    known = [text for field, text in words.items() if gpu[field] is not None]
+    unknown = [field for field in words if gpu[field] is None]
+    known += [f"unknown: {', '.join(unknown)}"] if unknown else []
     name, memory = _shown(gpu["name"]), _shown(gpu["memory_mib"], " MiB")
-    return [f"  GPU {gpu['index']}: {name}, {memory}, {_shown(gpu['uuid'])}", f"    {', '.join(words)}"]
+    return [f"  GPU {gpu['index']}: {name}, {memory}, {_shown(gpu['uuid'])}", f"    {', '.join(known)}"]
 
 
 def summarise(topology: dict[str, Any]) -> str:
