@@ -7,6 +7,7 @@ the offset, slewing moves both clocks alike.
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 
@@ -30,14 +31,25 @@ def realtime_offset_ns() -> tuple[int, int]:
     return best_offset, (best_width or 0) // 2
 
 
+def can_stamp() -> bool:
+    """Does a socket here take the option? Whether a read then carries a stamp is seen read by read."""
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        except OSError:
+            return False
+    return True
+
+
 class StampClock:
     """Holds the offset; ``offset_ns`` is read directly in the hot path."""
 
-    __slots__ = ("n_steps", "offset_ns", "uncertainty_ns")
+    __slots__ = ("is_used", "n_steps", "offset_ns", "uncertainty_ns")
 
     def __init__(self) -> None:
         self.offset_ns, self.uncertainty_ns = realtime_offset_ns()
         self.n_steps = 0
+        self.is_used = can_stamp()
 
     def refresh(self) -> None:
         """Read the offset again; a jump beyond the readings' width is a step of the wall clock."""

@@ -47,6 +47,7 @@ class Owner(Protocol):
     def exchange_ended(
         self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
     ) -> None: ...
+    def decode_later(self, exchange: Exchange) -> None: ...
     def watch(self, connection: Connection, writable: bool) -> None: ...
     def unwatch(self, connection: Connection) -> None: ...
 
@@ -165,6 +166,7 @@ class Connection:
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         """Send a request; ``t_send_ns`` is taken before its first byte is handed to the kernel."""
         self.exchange, self.state = exchange, State.BUSY
+        self._add_chunk, self._add_time = exchange.chunks.append, exchange.times.append
         data = head + body
         if self._ssl is not None:
             try:
@@ -290,8 +292,8 @@ class Connection:
             keep = self._keep_alive
             self._reset_message()
             self._end(exchange, self._t_read_ns, None, keep)
-        elif len(exchange.chunks) >= 64:
-            exchange.decode()
+        elif len(exchange.chunks) >= exchange.decode_at:
+            self.owner.decode_later(exchange)
 
     def _end_of_file(self, t_ns: int) -> None:
         exchange = self.exchange
@@ -366,10 +368,9 @@ class Connection:
         self._keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
-        exchange = self.exchange
-        if exchange is not None and not self._complete:
-            exchange.chunks.append(data)
-            exchange.times.append(self._t_read_ns)
+        if not self._complete:
+            self._add_chunk(data)
+            self._add_time(self._t_read_ns)
 
     def on_message_complete(self) -> None:
         if self._headers_done:

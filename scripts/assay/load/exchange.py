@@ -20,6 +20,7 @@ class Exchange:
         "connection",
         "content_encoding",
         "deadline_ns",
+        "decode_at",
         "decoder",
         "done",
         "error_body",
@@ -45,6 +46,8 @@ class Exchange:
         self.status_code: int | None = None
         self.content_encoding: str | None = None
         self.stamped_by_kernel = True
+        # Spread, or streams that started together would all be decoded in the same instant.
+        self.decode_at = DECODE_BATCH // 2 + worker % DECODE_BATCH
         self.chunks: list[bytes] = []
         self.times: list[int] = []
         self.decoder = StreamDecoder()
@@ -55,18 +58,22 @@ class Exchange:
 
     def decode(self) -> None:
         """Decode what waits. A body that is not a 200 stream is only kept, bounded."""
+        self.decode_at = DECODE_BATCH
         chunks, times = self.chunks, self.times
         if not chunks:
             return
-        self.chunks, self.times = [], []
         if self.status_code == 200 and self.content_encoding is None:
             self.decoder.feed(chunks, times)
+            chunks.clear()  # the connection holds on to these two lists
+            times.clear()
             return
         for chunk in chunks:
             room = BODY_HEAD_BYTES + BODY_TAIL_BYTES - self.error_body_bytes
             if room > 0:
                 self.error_body.append(chunk[:room])
                 self.error_body_bytes += min(len(chunk), room)
+        chunks.clear()
+        times.clear()
 
     def row(
         self, t_end_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None, texts: bool

@@ -11,6 +11,8 @@ from assay.load.connection import Connection, State
 from assay.load.plan import SharedCounter, WorkerPlan
 from assay.load.schedule import Arrivals, arrival_offsets_ns
 
+START_GAP_NS = 50_000
+"""The streams of a closed loop start one after the other at 20,000 a second."""
 BACKOFF_FIRST_NS = 50_000_000
 BACKOFF_LIMIT_NS = 1_000_000_000
 
@@ -55,7 +57,9 @@ class ClosedLoop:
                 due_ns = t_start_ns + round(self._plan.ramp_s * share * 1e9)
                 heapq.heappush(self._later, (due_ns, place, True))
             else:
-                self._next(place, t_start_ns)
+                # All at once would be a burst that the first answers then show, and not the server.
+                due_ns = t_start_ns + stream.worker * START_GAP_NS
+                heapq.heappush(self._later, (due_ns, place, True))
 
     def hand_over(self, now_ns: int) -> None:
         if self.is_opening:

@@ -58,7 +58,7 @@ class ClientProcess:
         paths = [str(PACKAGE_ROOT.parent), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "assay.load.worker"],
+            [sys.executable, "-m", "assay.load.process_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
