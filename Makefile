@@ -20,7 +20,7 @@ help:
 	touch $@
 
 campaign_local: .venv/.ready
-	$(BIN)/snakemake --cores all $(LOGGER) campaign_local
+	$(BIN)/snakemake --cores all campaign_local $(LOGGER)
 	$(BIN)/python -m assay show results/campaign_local
 
 test: .venv/.ready

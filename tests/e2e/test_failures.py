@@ -63,6 +63,19 @@ def test_a_crash_during_a_point(checkout: Checkout) -> None:
     assert "server_crashed" in attempts, "the failed attempt stays in the history"
 
 
+def test_a_crash_in_the_gates_is_no_load(checkout: Checkout) -> None:
+    """A server that dies in the gates before the load is tried twice; its load stages are not run."""
+    checkout.campaign["points"] = {"p1": checkout.campaign["points"]["p1"]}
+    checkout.write_campaign()
+    assert checkout.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json").returncode == 0
+    checkout.script(exit_at_request=3)
+    run = checkout.snakemake()
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    assert [session["leg"] for session in checkout.sessions()] == ["a", "a", "b", "b"]
+    receipt = checkout.receipt("a/finite/p1/r1.json")
+    assert (receipt["state"], receipt["reasons"]) == ("not_run", ["server_crashed"])
+
+
 def test_an_image_whose_check_fails(checkout: Checkout) -> None:
     """An arm whose image cannot be built is not run and says why; the other arm is measured."""
     import yaml

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from checkout import PROJECT, Checkout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.slow]

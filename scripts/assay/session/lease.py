@@ -68,6 +68,8 @@ class LeaseRequest:
     environment: dict[str, str] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
     device_wait_s: float = 86_400.0
+    proven_by: tuple[str, ...] = ("finite", "sustained")
+    """Folders of a session that show it came as far as a load; without one, a crash is a failed start."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def stop(session: Session | None, why: str, timeout_s: float = 60.0) -> None:
 
 
 def start_failures(request: LeaseRequest, owner_process: ProcessId) -> list[Path]:
-    """Sessions of this server, under this owner, that never became ready and were not stopped from outside."""
+    """Sessions of this server, under this owner, that died before any load and were not stopped from outside."""
     failed = []
     for path in sorted(Path(request.evidence_root).glob("*/session.json")):
         try:
@@ -155,7 +157,8 @@ def start_failures(request: LeaseRequest, owner_process: ProcessId) -> list[Path
             continue  # another process is just making it
         same = (record.get("digest"), record.get("owner")) == (request.digest, owner_process.record())
         ended = record.get("state") == "stopped" and record.get("why_stopped") not in STOP_SIGNALS
-        if same and ended and record.get("t_ready_utc") is None and record.get("why_stopped") != "owner gone":
+        proven = any((path.parent / name).exists() for name in request.proven_by)
+        if same and ended and not proven and record.get("why_stopped") != "owner gone":
             failed.append(path.parent)
     return failed
 

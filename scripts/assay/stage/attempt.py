@@ -123,6 +123,15 @@ class Attempt:
             self.record["attempt_id"] = f"{session.session_id}/{place}"
             write_json(folder / "stage.json", self.record)
 
+    @contextmanager
+    def told_if_interrupted(self) -> Iterator[None]:
+        """An interrupted attempt says so in its record; one that was killed is still `started`."""
+        try:
+            yield
+        except Interrupted as stop:
+            self.finish(StageState.FAILED, [Reason.INTERRUPTED], f"ended by {stop}")
+            raise
+
     def finish(
         self,
         state: StageState,

@@ -24,7 +24,7 @@ from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
 from assay.session.devices import HOST_DEVICE, use_devices
 from assay.session.engines import EngineFiles, ReadBack, engine
-from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure
+from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure, stop
 from assay.session.readback import compare_config
 from assay.stage.attempt import Attempt, new_folder
 from assay.stage.prompts import draw_synthetic, read_pool
@@ -133,6 +133,9 @@ class Bench:
         request = self.lease_request()
         with use_devices(request.devices):
             session = ensure(request, lambda text: print(text, flush=True))
+            if broken_front(session):
+                stop(session, "evicted")
+                session = ensure(request, lambda text: print(text, flush=True))
             self.read_back(session)
             for stage in (Stage.GATE_BEFORE, Stage.WARM_UP):
                 if upto in (Stage.START_SERVER, None) or (
@@ -140,7 +143,12 @@ class Bench:
                 ):
                     break
                 if not (session.folder / FRONT[stage] / "stage.json").exists():
-                    self.run_gate(session, stage) if stage is Stage.GATE_BEFORE else self.run_warm_up(session)
+                    run = self.run_gate if stage is Stage.GATE_BEFORE else self.run_warm_up
+                    record = run(session, stage)
+                    if record["state"] != StageState.COMPLETED:
+                        raise ServerFailed(
+                            f"{stage}: {record['detail']}", session.folder, Reason.SERVER_CRASHED
+                        )
             yield session
 
     def read_back(self, session: Session) -> dict[str, Any]:
@@ -169,7 +177,8 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         attempt = Attempt(self.specs.stage(stage, self.leg.name), session, folder, self.results)
         when = "before" if stage is Stage.GATE_BEFORE else "after"
-        summary = run_gates(self.endpoint(session), self.specs.gate_policy, folder, when=when)
+        with attempt.told_if_interrupted():
+            summary = run_gates(self.endpoint(session), self.specs.gate_policy, folder, when=when)
         state, reasons, detail = self.outcome(session)
         if summary["verdict"] != "pass":
             reasons.append(Reason.GATE_FAILED)
@@ -178,47 +187,51 @@ class Bench:
         }
         return attempt.finish(state, reasons, detail, measured)
 
-    def run_warm_up(self, session: Session) -> dict[str, Any]:
+    def run_warm_up(self, session: Session, stage: Stage) -> dict[str, Any]:
         """Every shape of the session once, with the warm-up's own prompts and full generation."""
-        folder = session.folder / FRONT[Stage.WARM_UP]
+        folder = session.folder / FRONT[stage]
         folder.mkdir(parents=True, exist_ok=True)
-        spec = self.specs.stage(Stage.WARM_UP, self.leg.name)
+        spec = self.specs.stage(stage, self.leg.name)
         attempt = Attempt(spec, session, folder, self.results)
         pool = read_pool(self.campaign.root, spec["warm_up"]["workload"])
-        vocabulary = self.specs.campaign.models[self.server["model"]]
-        reasons: list[Reason] = []
-        for number, shape in enumerate(spec["warm_up"]["shapes"], 1):
-            prompts: list[Prompt] = pool
-            n_tokens = shape["planned_prompt_tokens"]
-            if n_tokens is not None:
-                prompts = draw_synthetic(
-                    f"warm_up_{number}",
-                    shape["concurrency"],
-                    n_tokens,
-                    vocabulary.get("first_plain_token", 0),
-                    vocabulary["vocab_size"],
-                    WARM_UP_SEED_OFFSET + number,
-                )
-            client = run_load(
-                LoadSpec(
-                    url=session.url,
-                    model=self.server["served_name"],
-                    concurrency=shape["concurrency"],
-                    requests=shape["concurrency"] * spec["warm_up"]["requests_per_slot"],
-                    max_tokens=shape["max_tokens"],
-                    ignore_eos=shape["ignore_eos"],
-                    extra_body=shape["extra_body"],
-                    timeout_s=DEFAULT_TIMEOUT_S,
-                    point_id=f"warm_up_{number}",
-                    session_id=session.session_id,
-                ),
-                prompts,
-                folder / f"shape_{number}",
-            )
-            if client["requests"]["ok"] != client["requests"]["issued"]:
-                reasons.append(Reason.WARM_UP_FAILED)
+        with attempt.told_if_interrupted():
+            clients = [
+                self.warm_shape(session, number, shape, pool, folder / f"shape_{number}")
+                for number, shape in enumerate(spec["warm_up"]["shapes"], 1)
+            ]
+        spoilt = any(client["requests"]["ok"] != client["requests"]["issued"] for client in clients)
+        reasons = [Reason.WARM_UP_FAILED] if spoilt else []
         state, more, detail = self.outcome(session)
         return attempt.finish(state, reasons + more, detail, {"n_shapes": len(spec["warm_up"]["shapes"])})
+
+    def warm_shape(
+        self, session: Session, number: int, shape: dict[str, Any], pool: list[Prompt], folder: Path
+    ) -> dict[str, Any]:
+        """One shape of load, full generation; gives the client's record."""
+        prompts, n_tokens = pool, shape["planned_prompt_tokens"]
+        if n_tokens is not None:
+            model = self.campaign.models[self.server["model"]]
+            prompts = draw_synthetic(
+                f"warm_up_{number}",
+                shape["concurrency"],
+                n_tokens,
+                model.get("first_plain_token", 0),
+                model["vocab_size"],
+                WARM_UP_SEED_OFFSET + number,
+            )
+        load = LoadSpec(
+            url=session.url,
+            model=self.server["served_name"],
+            concurrency=shape["concurrency"],
+            requests=shape["concurrency"] * self.campaign.config["warm_up"]["requests_per_slot"],
+            max_tokens=shape["max_tokens"],
+            ignore_eos=shape["ignore_eos"],
+            extra_body=shape["extra_body"],
+            timeout_s=DEFAULT_TIMEOUT_S,
+            point_id=f"warm_up_{number}",
+            session_id=session.session_id,
+        )
+        return run_load(load, prompts, folder)
 
     def outcome(self, session: Session) -> tuple[StageState, list[Reason], str | None]:
         """How the server came through a stage: completed, crashed, or stopped from outside."""
@@ -229,6 +242,15 @@ class Bench:
         detail = f"the server ended during the stage: {why} (exit status {status})"
         stopped = why in ("released", "interrupted", "evicted", "owner gone")
         return StageState.FAILED, [Reason.SERVER_STOPPED if stopped else Reason.SERVER_CRASHED], detail
+
+
+def broken_front(session: Session) -> bool:
+    """Was a stage of the bracket's front cut short in this session? Then it can never be whole."""
+    for stage in (Stage.GATE_BEFORE, Stage.WARM_UP):
+        record_file = session.folder / FRONT[stage] / "stage.json"
+        if record_file.exists() and read_json(record_file)["state"] != StageState.COMPLETED:
+            return True
+    return False
 
 
 def settled(session: Session, timeout_s: float = 20.0) -> Session:

@@ -82,7 +82,8 @@ def run_finite(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str, A
             folder = stage_folder(session, "finite", point["point_id"], f"r{repeat}")
             attempt = Attempt(spec, session, folder, bench.results)
             load = load_spec(bench, session, point, requests=point["requests"])
-            client, reasons = run_phase(bench, session, load, prompts, folder)
+            with attempt.told_if_interrupted():
+                client, reasons = run_phase(bench, session, load, prompts, folder)
             state, reasons, detail = judge_state(bench, session, reasons, client["requests"])
             measured = {"counts": client["requests"], "prompts_sha256": prompts_sha256}
             record = attempt.finish(state, reasons, detail, measured)
@@ -110,7 +111,8 @@ def run_sustained(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str
                 load = load_spec(
                     bench, session, point, duration_s=point["issue_s"], drain_limit_s=point["drain_limit_s"]
                 )
-                client, more = run_phase(bench, session, load, prompts, folder / f"w{number}")
+                with attempt.told_if_interrupted():
+                    client, more = run_phase(bench, session, load, prompts, folder / f"w{number}")
                 reasons += more
                 windows.append({"window": number, "counts": client["requests"]})
                 if not session.refreshed().server_alive():

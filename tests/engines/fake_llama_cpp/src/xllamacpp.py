@@ -22,6 +22,7 @@ DEFAULTS = {
     "itl_s": 0.002,
     "fail_if_ctx": None,
     "exit_after_chat_streams": None,
+    "exit_at_request": None,
     "slow_after_chat_streams": None,
     "slow_ttft_s": 0.0,
     "ignore_flags": [],
@@ -86,7 +87,7 @@ class Server:
         self.counters = dict.fromkeys(
             ("prompt_tokens_total", "tokens_predicted_total", "prompt_tokens_cached_total"), 0
         )
-        self.n_requests = self.n_running = 0
+        self.n_all = self.n_requests = self.n_running = 0
         self.listening_address = f"http://127.0.0.1:{params.port}"
         ready = threading.Event()
         threading.Thread(target=self._serve, args=(ready,), daemon=True).start()
@@ -163,6 +164,10 @@ class Server:
         await writer.drain()
 
     async def _complete(self, path, body, writer):
+        self.n_all += 1
+        if self.n_all == self.script["exit_at_request"]:
+            log("exit", why="exit_at_request")
+            os._exit(139)
         limit = self.script["exit_after_chat_streams"]
         self.n_requests += bool(body.get("stream")) and "tools" not in body
         if limit is not None and self.n_requests > limit:
