@@ -67,6 +67,8 @@ class LeaseRequest:
     port: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
+    path_names: dict[str, str] = field(default_factory=dict)
+    """Folder -> the name that stands for it in the record, which may go to another machine."""
     device_wait_s: float = 86_400.0
     proven_by: tuple[str, ...] = ("finite", "sustained")
     """Folders of a session that show it came as far as a load; without one, a crash is a failed start."""

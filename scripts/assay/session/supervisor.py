@@ -63,10 +63,8 @@ class Supervisor:
             "schema": "assay/session/1",
             "session_id": spec["session_id"],
             "run_id": f"{spec['run_id_stem']}__{started:%m%d-%H%M%S}",
-            **{
-                key: spec[key]
-                for key in ("campaign", "leg", "arm", "digest", "argv", "devices", "port", "url")
-            },
+            **{key: spec[key] for key in ("campaign", "leg", "arm", "digest", "devices", "port", "url")},
+            "argv": [rename(part, spec["path_names"]) for part in spec["argv"]],
             **spec["identity"],
             "environment": spec["environment"],
             "owner": spec["owner"],
@@ -182,6 +180,13 @@ class Supervisor:
                 except psutil.NoSuchProcess:
                     continue  # it ended by itself
         server.wait()
+
+
+def rename(text: str, path_names: dict[str, str]) -> str:
+    """Folders of this machine under their names, the deepest first: no home path enters a record."""
+    for folder in sorted(path_names, key=len, reverse=True):
+        text = text.replace(folder, path_names[folder])
+    return text
 
 
 def _record(process: ProcessId | None) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from assay.config.campaign import Campaign, load_campaign
-from assay.digest import sha256_of_value
+from assay.digest import PACKAGE_ROOT, sha256_of_value
 from assay.errors import BadInput, Incomplete
 from assay.gates import Endpoint, run_gates
 from assay.image import find_model_file, image_python
@@ -116,6 +116,12 @@ class Bench:
             ready_path=self.engine.ready_path,
             ready_timeout_s=arm.get("ready_timeout_s", 120.0),
             port=arm.get("port"),
+            path_names={
+                str(store): "{images}",
+                str(PACKAGE_ROOT): "{assay}",
+                str(self.campaign.root.resolve()): "{project}",
+                str(model_path.parent): "{model}",
+            },
             environment=self.engine.environment(self.server["flags"]),
             identity={
                 "engine": self.server["engine"],

@@ -10,7 +10,8 @@ from assay.session.engines.capture.sources import Module, NotStatic, Sources, el
 from assay.session.engines.capture.types import Types, has, put_default, shorten
 
 SERVER_ARGS = "sglang.srt.server_args"
-PARSER_NAMES = {
+NAMED_CHOICES = {
+    "sampling_backend": ("sglang.srt.arg_groups.choices", "SAMPLING_BACKEND_CHOICES"),
     "reasoning_parser": ("sglang.srt.parser.reasoning_parser_names", "REASONING_PARSER_NAMES"),
     "tool_call_parser": ("sglang.srt.function_call.parser_names", "TOOL_CALL_PARSER_NAMES"),
 }
@@ -36,11 +37,11 @@ def capture(sources: Sources) -> dict[str, Any]:
         described = describe(sources, server, call)
         if described is not None:
             flags[described[0]] = described[1]
-    for key, (module_name, table) in PARSER_NAMES.items():
+    for key, (module_name, table) in NAMED_CHOICES.items():
+        # The parser asks a function for them; it reads these tables.
         module = sources.must(module_name)
         names = sources.value(module, sources.resolve(module, table)[1])
-        flags[key] |= {"choices": ["auto", *names]}
-        flags[key].pop("why", None)
+        flags[key] |= {"choices": names if key == "sampling_backend" else ["auto", *names]}
     return {"flags": flags, "configs": types.configs}
 
 
@@ -90,8 +91,6 @@ def _set_form(flag: dict[str, Any], words: dict[str, ast.expr]) -> None:
     elif reader in NUMBERS or not reader:
         if has(flag["types"], "list"):
             flag["form"] = "list"
-        elif "bool" in flag["types"] and "null" not in flag["types"]:
-            flag["form"] = "switch"
         elif "bool" in flag["types"]:
             flag["form"] = "switch"
     else:

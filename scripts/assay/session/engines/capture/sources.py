@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+WRAPPERS = ("list", "sorted", "set", "tuple", "frozenset", "get_args")
 MAX_DEPTH = 40
 """Names that lead to names, aliases to aliases: above this depth the source is a circle."""
 
@@ -104,15 +105,17 @@ class Sources:
             return self.value(where, target, again)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             where, owner = self.class_of(module, node.value.id)
-            return self.value(where, attribute_of(self, where, owner, node.attr), again)
+            value = attribute_of(self, where, owner, node.attr)
+            return self.value(inside(where, owner), value, again)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.value(module, node.operand, again)
         if isinstance(node, ast.BinOp):
             return self._operation(module, node, again)
         if isinstance(node, ast.Subscript) and name_of(node.value) == "Literal":
             return [item for part in elements(node.slice) for item in _as_list(self.value(module, part, again))]
-        if isinstance(node, ast.Call) and name_of(node.func) in ("list", "sorted", "set", "tuple", "get_args"):
-            return list(self.value(module, node.args[0], again))
+        if isinstance(node, ast.Call) and name_of(node.func) in WRAPPERS:
+            found = list(self.value(module, node.args[0], again))
+            return sorted(found) if name_of(node.func) in ("set", "frozenset", "sorted") else found
         if isinstance(node, ast.Call) and name_of(node.func) == "Field":
             return self.value(module, default_of(node), again)
         raise NotStatic(f"computed: {ast.unparse(node)[:80]}")
@@ -128,6 +131,14 @@ class Sources:
         if isinstance(node.op, ast.Div):
             return left / right
         raise NotStatic(f"computed: {ast.unparse(node)[:80]}")
+
+
+def inside(module: Module, owner: ast.ClassDef) -> Module:
+    """The names that an expression in a class body sees: the class's own before the module's."""
+    scope = Module(module.name, module.tree)
+    _collect(owner.body, scope, False)
+    scope.names = module.names | scope.names
+    return scope
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -6,11 +6,11 @@ import ast
 from typing import Any
 
 from assay.session.engines.capture.arguments import calls, describe, key_of
-from assay.session.engines.capture.sources import Module, NotStatic, Sources, keywords, method_of, name_of
+from assay.session.engines.capture.sources import Module, NotStatic, Sources, method_of, name_of
 from assay.session.engines.capture.types import Types, has
 
 ENGINE_ARGS = "vllm.engine.arg_utils"
-FRONTEND_ARGS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")
+FRONTEND_ARGS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args")
 PARSER_NAMES = {
     "tool_call_parser": ("vllm.tool_parsers", "_TOOL_PARSERS_TO_REGISTER"),
     "reasoning_parser": ("vllm.reasoning", "_REASONING_PARSERS_TO_REGISTER"),
@@ -35,7 +35,25 @@ def capture(sources: Sources) -> dict[str, Any]:
             flags[found[0]] = found[1]
     for key, (module_name, table) in PARSER_NAMES.items():
         _parser_names(sources, flags, key, module_name, table)
-    return {"flags": flags, "configs": types.configs}
+    return {"flags": flags, "configs": _reachable(flags, types.configs)}
+
+
+def _reachable(flags: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
+    """The config classes that a flag's value may hold, itself or inside another."""
+    kept: dict[str, Any] = {}
+    found = [name for flag in flags.values() if flag["form"] == "json" for name in _config_names(flag["types"])]
+    while found:
+        name = found.pop()
+        if name not in kept:
+            kept[name] = configs[name]
+            found += [inner for field in configs[name].values() for inner in _config_names(field["types"])]
+    return kept
+
+
+def _config_names(entries: list[Any]) -> list[str]:
+    names = [entry["config"] for entry in entries if isinstance(entry, dict) and "config" in entry]
+    lists = [entry["list"] for entry in entries if isinstance(entry, dict) and "list" in entry]
+    return names + [name for inner in lists for name in _config_names(inner)]
 
 
 def _parser_names(sources: Sources, flags: dict[str, Any], key: str, module_name: str, table: str) -> None:
@@ -85,6 +103,9 @@ def _from_calls(sources: Sources, types: Types, module: Module, method: ast.Func
                 if isinstance(node.value, ast.Subscript):
                     owner += "." + str(sources.value(module, node.value.slice))
                 owners[name_of(node.targets[0])] = owner
+            elif isinstance(node.value, ast.Subscript) and name_of(call) in owners:
+                owner = owners[name_of(call)]
+                owners[name_of(node.targets[0])] = f"{owner}.{sources.value(module, node.value.slice)}"
     flags: dict[str, Any] = {}
     for call in calls(method):
         known: dict[str, Any] = {}
@@ -141,5 +162,3 @@ def _frontend(sources: Sources, types: Types, module: Module) -> dict[str, Any]:
         flags["middleware"]["form"] = "append"
     return flags
 
-
-__all__ = ["capture", "flag_of", "keywords"]
