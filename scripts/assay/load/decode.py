@@ -12,8 +12,14 @@ import re
 from array import array
 from typing import Any
 
-import msgspec
-
+from assay.load.chunks import (
+    NOT_JSON,
+    count_or_none,
+    decode_json,
+    is_error_object,
+    output_of_choice,
+    text_event,
+)
 from assay.load.sse import EventTooLong, SseEvent, SseParser
 
 BODY_HEAD_BYTES = 8 << 10
@@ -21,18 +27,12 @@ BODY_TAIL_BYTES = 8 << 10
 TEXT_LIMIT_BYTES = 4 << 20
 ERROR_TEXT_LIMIT = 2_000
 
-_decode_json = msgspec.json.Decoder().decode
+_decode_json = decode_json
 _UNSAFE = re.compile(rb'[\x00-\x1f"\\]')  # what may not stand in a string literal as it is, or ends it
 _TEXT_KEY = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"')
 _THINK = b"<think>"
 _PROBE = "a probe 7f3c"
 _GIVE_UP_LEARNING = 4
-_INT32_MAX = 2**31 - 1
-
-
-def count_or_none(value: object) -> int | None:
-    """A token count as servers send it; anything that is not a plain non-negative integer is unknown."""
-    return value if type(value) is int and 0 <= value <= _INT32_MAX else None
 
 
 class StreamDecoder:
@@ -222,8 +222,8 @@ class StreamDecoder:
             end = data.find(b'"', start)
             if end <= start or b"\\" in data[start:end]:
                 continue
-            found = _text_event(data)
-            probe = _text_event(data[:start] + _PROBE.encode() + data[end:])
+            found = text_event(data)
+            probe = text_event(data[:start] + _PROBE.encode() + data[end:])
             if found is None or probe is None or probe[0] != _PROBE or probe[1:] != found[1:]:
                 continue
             self._prefix = b"data: " + data[:start]
@@ -243,7 +243,7 @@ class StreamDecoder:
             return
         try:
             value = _decode_json(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             if event.name == b"error":
                 self._error(data.decode("utf-8", "replace"))
             elif self.protocol_error is None:
@@ -341,7 +341,7 @@ class StreamDecoder:
         """A 200 body without one event: an error object in plain JSON is an error, all else no stream."""
         try:
             value = _decode_json(b"".join(self._head))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             value = None
         if isinstance(value, dict) and is_error_object(value):
             self._error(self.body())
@@ -356,54 +356,3 @@ def _count_while(answers: Any) -> int:
             break
         n += 1
     return n
-
-
-def is_error_object(value: dict[str, Any]) -> bool:
-    """An error as servers put it into a stream: a non-null ``error``, or ``object: error``."""
-    return bool(value.get("error")) or value.get("object") == "error" or value.get("type") == "error"
-
-
-def output_of_choice(choice: dict[str, Any]) -> tuple[str, str, bool]:
-    """(answer text, reasoning text, has tool-call delta) of one choice of a chunk."""
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        text = choice.get("text")
-        return (text if isinstance(text, str) else ""), "", False
-    answer, reasoning = delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning")
-    if isinstance(answer, list):  # content in typed parts
-        parts = [part for part in answer if isinstance(part, dict)]
-        answer = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
-    tools = bool(delta.get("tool_calls")) or bool(delta.get("function_call"))
-    return (
-        answer if isinstance(answer, str) else "",
-        reasoning if isinstance(reasoning, str) else "",
-        tools,
-    )
-
-
-def _text_event(data: bytes) -> tuple[str, bool, object] | None:
-    """(its text, is it answer text, everything else) of an event with one text and nothing to count.
-
-    None when the event carries more than one text, a finish, a usage, a tool call or an error: such events
-    are always decoded.
-    """
-    try:
-        value = _decode_json(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if not isinstance(value, dict) or is_error_object(value) or value.get("usage") is not None:
-        return None
-    choices = value.get("choices")
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        return None
-    choice = choices[0]
-    answer, reasoning, tools = output_of_choice(choice)
-    if tools or choice.get("finish_reason") is not None or bool(answer) == bool(reasoning):
-        return None
-    place = choice["delta"] if isinstance(choice.get("delta"), dict) else choice
-    text = answer or reasoning
-    keys = [key for key in ("content", "text", "reasoning_content", "reasoning") if place.get(key) == text]
-    if len(keys) != 1:
-        return None
-    place[keys[0]] = None
-    return text, bool(answer), value

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
-import mmap
 import os
 import select
-import ssl
 import time
 from collections import deque
 from pathlib import Path
@@ -25,23 +23,17 @@ from assay.load.health import TICK_NS, HealthMeter
 from assay.load.issue import ClosedLoop, Issuer, OpenLoop
 from assay.load.journal import JournalWriter
 from assay.load.plan import SharedCounter, WorkerPlan
+from assay.load.request_bytes import RequestBytes, tls_context
+from assay.load.reuse import IDLE_LIMIT_NS, Freed, Reuse
 from assay.load.timer import Timer
 from assay.vocab import ErrorClass
 
-IDLE_LIMIT_NS = 2_000_000_000
-"""A kept connection idle for longer is replaced: servers close theirs after about five seconds."""
-GRACE_NS = 10_000_000
-"""How long the first kept connection is watched before it is used again. A server that closes connections
-without saying so would otherwise lose every second request to the race between its close and our send; once
-seen, each request gets a connection of its own. Nothing is ever sent twice."""
 NAP_S = 0.0003
 NAP_EVENTS = 150
 """From this many events a tick (7,500 a second) on, the loop naps between turns: the kernel stamps what comes
 meanwhile, and one wake-up for a dozen reads costs a third less than one for each."""
 CONNECT_LIMIT_NS = 30_000_000_000
 PRECONNECTED_OPEN_LOOP = 16
-CACHED_BODY_BYTES = 64 << 10
-CACHED_BODIES = 4_096
 FLUSH_NS = 250_000_000
 CLOCK_NS = 500_000_000
 SAMPLE_NS = 1_000_000_000
@@ -62,19 +54,14 @@ class Worker:
         self._meter = HealthMeter()
         self._journal = JournalWriter(Path(plan.journal_path))
         self._counter = SharedCounter(plan.counter_fd, plan.n_processes > 1)
-        self._tls = _tls_context(plan) if plan.tls else None
+        self._tls = tls_context(plan) if plan.tls else None
         self._addresses = [(family, tuple(address)) for family, address in plan.addresses]
-        self._heads = {name: head.encode() for name, head in plan.heads.items()}
-        with open(plan.bodies_path, "rb") as stream:
-            self._bodies = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
-        self._cache: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
+        self._requests = RequestBytes(plan)
         self._running: set[Exchange] = set()
         self._deadlines: deque[Exchange] = deque()
         self._backlog = Backlog(self._journal, plan.keep_texts)
-        self._freed: deque[tuple[Connection, int, bool, bool]] = deque()
-        self._keeps: bool | None = None  # does the server keep connections? None: not seen yet
-        self._grace_until_ns = 0
-        self._graced: list[tuple[Connection, int, bool, bool]] = []
+        self._freed: deque[Freed] = deque()
+        self._reuse = Reuse()
         self._n_workers = plan.process
         self._n_measured_running = 0
         self._commands = b""
@@ -93,9 +80,8 @@ class Worker:
         self._may_nap = plan.rate_per_s is None and self._clock.is_used
         self._issuer: Issuer
         if plan.rate_per_s is None:
-            streams = [self._connection(number) for number in plan.streams]
-            self._connections = list(streams)
-            self._issuer = ClosedLoop(plan, self, self._counter, streams)
+            self._connections = [self._connection(number) for number in plan.streams]
+            self._issuer = ClosedLoop(plan, self, self._counter, self._connections)
         else:
             self._connections = []
             n_first = min(plan.in_flight_cap or PRECONNECTED_OPEN_LOOP, PRECONNECTED_OPEN_LOOP)
@@ -137,15 +123,7 @@ class Worker:
             self.connection_failed(connection, error)
 
     def _send(self, connection: Connection, exchange: Exchange) -> None:
-        key = (exchange.measured, exchange.prompt)
-        request = self._cache.get(key)
-        if request is None:
-            entry = (self.plan.bodies if exchange.measured else self.plan.opening_bodies)[exchange.prompt]
-            head = self._heads[entry.endpoint] + b"%d\r\n\r\n" % entry.length
-            request = head, self._bodies[entry.offset : entry.offset + entry.length]
-            if entry.length <= CACHED_BODY_BYTES and len(self._cache) < CACHED_BODIES:
-                self._cache[key] = request
-        connection.send(exchange, *request)
+        connection.send(exchange, *self._requests.of(exchange.measured, exchange.prompt))
 
     def give_up(self, index: int, measured: bool, t_scheduled_ns: int, now_ns: int, why: str) -> None:
         """Record a request that was due and could not be sent."""
@@ -187,36 +165,27 @@ class Worker:
             self.exchange_ended(connection, exchange, _monotonic_ns(), (kind, f"no connection: {text}"))
 
     def connection_dropped(self, connection: Connection) -> None:
-        if self._keeps is None and self._graced:
-            self._settle(False)
-
-    def _settle(self, keeps: bool) -> None:
-        self._keeps = keeps
-        self._freed.extend(self._graced)
-        self._graced = []
+        if self._reuse.until_ns is not None:
+            self._freed.extend(self._reuse.settle(False))
 
     def _release_all(self) -> None:
+        """Give freed slots their next request, once it is known whether their connections can be used."""
         while self._freed:
-            self._release(*self._freed.popleft())
-
-    def _release(self, connection: Connection, t_ns: int, measured: bool, refused: bool) -> None:
-        """A slot is free again: once it is known whether its connection can be used again."""
-        if connection.state is State.IDLE:
-            if self._keeps is None:
-                self._graced.append((connection, t_ns, measured, refused))
-                if not self._grace_until_ns:
-                    self._grace_until_ns = _monotonic_ns() + GRACE_NS
-                    self._arm(_monotonic_ns())
-                return
-            if not self._keeps:
-                connection.close()
-        self._issuer.freed(connection, t_ns, measured, refused)
+            freed = self._freed.popleft()
+            if freed.connection.state is State.IDLE:
+                if self._reuse.keeps is None:
+                    if self._reuse.hold(freed, _monotonic_ns()):
+                        self._arm()
+                    continue
+                if not self._reuse.keeps:
+                    freed.connection.close()
+            self._issuer.freed(*freed)
 
     def exchange_ended(
         self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
     ) -> None:
         self._close_books(exchange, t_ns, failure, None)
-        self._freed.append((connection, t_ns, exchange.measured, exchange.t_send_ns is None))
+        self._freed.append(Freed(connection, t_ns, exchange.measured, exchange.t_send_ns is None))
 
     def _close_books(
         self, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None
@@ -238,9 +207,7 @@ class Worker:
         now_ns = _monotonic_ns()
         self._close_books(exchange, now_ns, failure, incomplete)
         if incomplete is None:
-            self._freed.append((connection, now_ns, exchange.measured, False))
-
-    # ------------------------------------------------------------------ the loop
+            self._freed.append(Freed(connection, now_ns, exchange.measured, False))
 
     def run(self) -> None:
         """Connect, wait for the start, put the load on, report."""
@@ -266,7 +233,7 @@ class Worker:
                 "n_reads": sum(connection.n_reads for connection in self._connections),
                 "clock_steps": self._clock.n_steps,
                 "clock_uncertainty_ns": self._clock.uncertainty_ns,
-                "server_keeps_connections": self._keeps,
+                "server_keeps_connections": self._reuse.keeps,
                 "stopped": self._stop,
                 "refused": self.refused,
             }
@@ -305,7 +272,7 @@ class Worker:
         self._sample_due = now_ns + SAMPLE_NS
         self._tick_due = now_ns + TICK_NS
         self._tick_timer.arm(self._tick_due)
-        self._arm(now_ns)
+        self._arm()
         waiting = self._backlog.waiting
         while not self._stop:
             self._poll(0 if waiting else 1.0)
@@ -350,19 +317,17 @@ class Worker:
         elif fd == self._timer.fd:
             self._timer.clear()
             now_ns = _monotonic_ns()
-            if self._graced and now_ns >= self._grace_until_ns:
-                self._settle(True)
+            if self._reuse.until_ns is not None and now_ns >= self._reuse.until_ns:
+                self._freed.extend(self._reuse.settle(True))
                 self._release_all()
             self._issuer.on_time(now_ns)
-            self._arm(now_ns)
+            self._arm()
 
-    def _arm(self, now_ns: int) -> None:
+    def _arm(self) -> None:
         """Set the timer to what is due next: an arrival, the start of a stream, the end of the grace."""
-        due_ns = self._issuer.next_due_ns()
-        if self._graced and (due_ns is None or self._grace_until_ns < due_ns):
-            due_ns = self._grace_until_ns
-        if due_ns is not None:
-            self._timer.arm(due_ns)
+        due = [t_ns for t_ns in (self._issuer.next_due_ns(), self._reuse.until_ns) if t_ns is not None]
+        if due:
+            self._timer.arm(min(due))
 
     def _is_over(self, now_ns: int) -> bool:
         issuer = self._issuer
@@ -394,7 +359,7 @@ class Worker:
                     exchange, (ErrorClass.TIMEOUT, f"no end within {self.plan.timeout_s:g} s"), None
                 )
         self._release_all()
-        self._arm(now_ns)
+        self._arm()
         if not self._opened_told and self._issuer.is_opened(now_ns):
             self._opened_told = True
             self._report(opened=now_ns)
@@ -407,8 +372,6 @@ class Worker:
         if now_ns >= self._sample_due:
             self._report(health=self._meter.sample())
             self._sample_due = now_ns + SAMPLE_NS
-
-    # ------------------------------------------------------------------ the parent
 
     def _command(self) -> None:
         data = os.read(0, 4_096)
@@ -433,9 +396,3 @@ class Worker:
 
     def _report(self, **message: Any) -> None:
         os.write(1, json.dumps(message).encode() + b"\n")
-
-
-def _tls_context(plan: WorkerPlan) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=plan.ca_file)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
