@@ -1,0 +1,278 @@
+"""Audits of a small campaign: what is right is VERIFIED, and whatever is touched is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.audit import audit_target, verify_results
+from assay.audit.outcome import AuditReport
+from assay.chart import render_chart
+from assay.chart.render import read_identity
+from assay.errors import BadInput
+from assay.extract import everything
+from assay.records.campaign import open_campaign
+from assay.records.files import write_json
+from assay.records.pins import format_sums
+from assay.report import write_evidence
+from assay.report.evidence import collect_sums
+from make_results import Scene
+
+CHART = "campaign_test/charts/throughput.svg"
+
+
+def finish(folder: Path) -> Path:
+    """Extracts, charts and evidence of a built scene; returns the results folder."""
+    everything.write(folder)
+    data = json.loads((folder / "extracts" / "chart_data.json").read_text())
+    for chart_id in data["charts"]:
+        for form in ("svg", "png"):
+            render_chart(data, chart_id, folder / "charts" / f"{chart_id}.{form}")
+    write_evidence(folder)
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished campaign; tests work on copies."""
+    return finish(Scene(tmp_path_factory.mktemp("pristine")).build())
+
+
+@pytest.fixture
+def results(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "elsewhere" / "results"))
+
+
+def repin(results: Path) -> None:
+    """Write SHA256SUMS anew, as somebody would who covers traces."""
+    campaign = open_campaign(results / "campaign_test")
+    (results / "campaign_test" / "SHA256SUMS").write_text(format_sums(collect_sums(campaign)))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        CHART,
+        "campaign_test/charts/arms.png",
+        "campaign_test/charts/sustained.svg",
+        "campaign_test/extracts/rows.csv",
+        "campaign_test/extracts/rows.csv#base/chat_c2/r2",
+        "campaign_test/extracts/rows.parquet#fast/soak_c2/pooled",
+        "campaign_test/extracts/verdicts.json",
+        "campaign_test/extracts/attempts.csv",
+        "campaign_test/extracts/comparison.csv",
+        "campaign_test/receipts/base/finite/chat_c2/r1.json",
+        "campaign_test/receipts/fast/gate_after.json",
+        "campaign_test",
+    ],
+)
+def test_an_untouched_campaign_is_verified(results: Path, target: str) -> None:
+    """Every kind of target of a copied folder is VERIFIED, with exit code 0."""
+    report = audit_target(results / target)
+    assert (str(report.result), report.exit_code) == ("VERIFIED", 0), report.as_text()
+    assert report.as_text().splitlines()[-1] == "VERIFIED"
+
+
+def test_a_chart_audit_tells_each_point(results: Path) -> None:
+    """Each plotted value is told with its recomputation, its n, its population and the rows behind it."""
+    report = audit_target(results / CHART)
+    assert [(p["arm"], p["shown"], p["recomputed"], p["n"]) for p in report.points] == [
+        ("base", pytest.approx(110.0), pytest.approx(110.0), 3),
+        ("fast", pytest.approx(110.0), pytest.approx(110.0), 3),
+    ]
+    assert report.points[0]["population"] == "ok requests of one repeat"
+    assert len(report.points[0]["rows"]) == 3
+    assert [one["image"] for one in report.origin] == ["img@dddddddddddd"] * 2
+
+
+def test_exclusions_are_told_with_their_reasons(tmp_path: Path) -> None:
+    """A point whose repeat is invalid tells which repeat was left out, and why."""
+    scene = Scene(tmp_path)
+    scene.states["base/chat_c2/r2"] = ("invalid", ["client_bound"])
+    report = audit_target(finish(scene.build()) / CHART)
+    assert str(report.result) == "VERIFIED"
+    assert report.points[0]["n"] == 2
+    assert report.points[0]["excluded"] == {"base/chat_c2/r2": ["client_bound", "stage:invalid"]}
+    assert "client_bound" in report.as_text()
+
+
+def forge_rows(results: Path) -> str:
+    path = results / "campaign_test/extracts/rows.csv"
+    path.write_text(path.read_text().replace(",110.0,", ",210.0,"))
+    return "campaign_test/extracts/rows.csv"
+
+
+def forge_chart_data(results: Path) -> str:
+    path = results / "campaign_test/extracts/chart_data.json"
+    data = json.loads(path.read_text())
+    data["charts"]["throughput"]["panels"][0]["series"][0]["points"][0]["value"] = 210.0
+    write_json(path, data)
+    for form in ("svg", "png"):  # the chart is drawn anew from the forged entry
+        render_chart(data, "throughput", results / f"campaign_test/charts/throughput.{form}")
+    return "campaign_test/extracts/chart_data.json"
+
+
+def forge_svg(results: Path) -> str:
+    path = results / CHART
+    path.write_text(path.read_text().replace("#0072b2", "#d55e00"))
+    return CHART
+
+
+def forge_requests(results: Path) -> str:
+    """Another table of requests, with the receipt's own digests made to fit."""
+    receipt = results / "campaign_test/receipts/base/finite/chat_c2/r1.json"
+    body = json.loads(receipt.read_text())
+    body["evidence"][-1]["sha256"] = body["evidence"][0]["sha256"]
+    receipt.write_text(json.dumps(body))
+    return "campaign_test/receipts/base/finite/chat_c2/r1.json"
+
+
+def forge_gates(results: Path) -> str:
+    """A task that was answered wrongly, called a pass, with every digest of the session made to fit."""
+    (summary,) = (results / "evidence").glob("20261129T10*/gates_after/summary.json")
+    body = json.loads(summary.read_text())
+    body["kinds"]["json"]["counts"]["pass"] -= 1
+    body["kinds"]["json"]["counts"]["wrong_value"] += 1
+    summary.write_text(json.dumps(body))
+    return summary.relative_to(results).as_posix()
+
+
+@pytest.mark.parametrize("forge", [forge_rows, forge_chart_data, forge_svg, forge_requests, forge_gates])
+def test_a_forgery_that_fits_the_list_is_found(results: Path, forge: Callable[[Path], str]) -> None:
+    """With SHA256SUMS written anew to fit, a forged row, chart, receipt or gate is still a MISMATCH and is named."""
+    named = forge(results)
+    repin(results)
+    report = audit_target(results / CHART)
+    assert str(report.result) == "MISMATCH", report.as_text()
+    assert named in report.files_at_fault
+    assert report.exit_code == 1
+
+
+def test_one_flipped_byte_in_any_file_is_found(results: Path) -> None:
+    """For every file of the campaign and its sessions: one flipped bit is not VERIFIED, and the file is named."""
+    files = sorted(path for path in results.rglob("*") if path.is_file())
+    assert len(files) > 100
+    for number, path in enumerate(files):
+        whole = path.read_bytes()
+        place = (number * 7919 + 13) % len(whole)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << number % 8)]) + whole[place + 1 :])
+        report = hash_only(results)
+        name = path.relative_to(results).as_posix()
+        assert str(report.result) != "VERIFIED", name
+        assert name in report.files_at_fault, (name, report.files_at_fault)
+        path.write_bytes(whole)
+
+
+def hash_only(results: Path) -> AuditReport:
+    """The part of an audit that looks at files: what every target begins with."""
+    from assay.audit.walk import Audit
+
+    return Audit(results / "campaign_test", "files").report
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "campaign_test/SHA256SUMS",
+        "campaign_test/plan.json",
+        "campaign_test/extracts/chart_data.json",
+        "campaign_test/extracts/rows.csv",
+        "campaign_test/receipts/base/gate_after.json",
+        "campaign_test/receipts/base/finite/chat_c2/r1.json",
+        "campaign_test/ro-crate-metadata.json",
+        "evidence/*/finite/chat_c2/r1/requests.parquet",
+        "evidence/*/finite/chat_c2/r1/stage.json",
+        "evidence/*/sustained/soak_c2/w2/client.json",
+        "evidence/*/gates_after/tasks.jsonl",
+        "evidence/*/gates_before/summary.json",
+        "evidence/*/session.json",
+        "evidence/*/server.log",
+        "evidence/*/MANIFEST.sha256",
+    ],
+)
+def test_a_deleted_file_is_incomplete_and_named(results: Path, name: str) -> None:
+    """Deleting any one file ends INCOMPLETE, exit 3, and names the file; consequences are not called mismatches."""
+    path = next(results.glob(name))
+    path.unlink()
+    report = audit_target(results / CHART)
+    assert (str(report.result), report.exit_code) == ("INCOMPLETE", 3), report.as_text()
+    assert path.relative_to(results).as_posix() in report.files_at_fault
+
+
+def test_a_file_that_nobody_pinned_is_told(results: Path) -> None:
+    """A file that was added to a session or to the campaign afterwards is not covered, and is named."""
+    added = next((results / "evidence").iterdir()) / "finite" / "extra.json"
+    added.write_text("{}")
+    report = audit_target(results / CHART)
+    assert str(report.result) == "INCOMPLETE"
+    assert added.relative_to(results).as_posix() in report.files_at_fault
+
+
+def test_no_evidence_is_pinned_that_is_not_what_was_recorded(tmp_path: Path) -> None:
+    """write_evidence refuses a session file that its manifest does not confirm, names it, and pins nothing."""
+    scene = Scene(tmp_path)
+    folder = scene.build()
+    everything.write(folder)
+    log = scene.results / "evidence" / scene.session_id("base") / "server.log"
+    log.write_text("another log\n")
+    from assay.errors import CheckFailed
+
+    with pytest.raises(CheckFailed, match=r"server\.log"):
+        write_evidence(folder)
+    assert not (folder / "SHA256SUMS").exists()
+
+
+def test_targets_that_cannot_be_audited_are_bad_input(results: Path, tmp_path: Path) -> None:
+    """A file of no campaign, or of no auditable kind, is refused with a hint."""
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(BadInput):
+        audit_target(tmp_path / "x.json")
+    with pytest.raises(BadInput):
+        audit_target(results / "campaign_test/plan.json")
+
+
+def test_verify_judges_each_campaign_of_a_folder(results: Path) -> None:
+    """verify_results audits every extract and chart, and an empty folder is bad input."""
+    (report,) = verify_results(results)
+    assert str(report.result) == "VERIFIED", report.as_text()
+    assert {"attempts.csv", "cards.json", "verdicts.json"} <= {check.name for check in report.checks}
+    with pytest.raises(BadInput):
+        verify_results(results / "evidence")
+
+
+def run_assay(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "assay", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_command_line(results: Path) -> None:
+    """`assay audit` and `assay verify` end 0, 1, 2 or 3, as text or JSON."""
+    good = run_assay("audit", str(results / CHART), "--format", "json")
+    assert good.returncode == 0, good.stderr
+    assert json.loads(good.stdout)["result"] == "VERIFIED"
+    forge_svg(results)
+    bad = run_assay("verify", str(results))
+    assert bad.returncode == 1
+    assert CHART in bad.stdout
+    (results / CHART).unlink()
+    assert run_assay("audit", str(results / CHART)).returncode == 2
+    gone = run_assay("audit", str(results / "campaign_test/charts/ttft.svg"))
+    assert gone.returncode == 3
+    assert gone.stdout.splitlines()[-1] == "INCOMPLETE"
+    shown = run_assay("compare", str(results / "campaign_test"))
+    assert shown.returncode == 0
+    assert "matched" in shown.stdout
+
+
+def test_identity_inside_the_chart(results: Path) -> None:
+    """SVG and PNG carry campaign, chart and the digest of their entry."""
+    for form in ("svg", "png"):
+        mark = read_identity(results / f"campaign_test/charts/arms.{form}")
+        assert (mark["campaign"], mark["chart_id"]) == ("campaign_test", "arms")
+        assert len(mark["entry_sha256"]) == 64
