@@ -80,9 +80,9 @@ def _print(summary: dict[str, Any], out: Path) -> None:
     for task in failed[:_MAX_LISTED]:
         # Text, not markup: the detail may quote what the server or the model wrote
         line = f"{task['task_id']}: {task['outcome']} ({task['reason']}) {task['detail'] or ''}"
-        console.print(Text("".join(char if char.isprintable() else "?" for char in line)))
+        console.print(Text("".join(char if char.isprintable() else "?" for char in line)), soft_wrap=True)
     if len(failed) > _MAX_LISTED:
         console.print(f"... and {len(failed) - _MAX_LISTED} more")
     thinking = summary["thinking"]
     console.print(Text(f"thinking toggle: {thinking['verdict']} ({thinking['why']})"))
-    console.print(Text(f"verdict: {summary['verdict']}   records: {out}"))
+    console.print(Text(f"verdict: {summary['verdict']}   records: {out}"), soft_wrap=True)
