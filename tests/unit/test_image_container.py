@@ -151,7 +151,9 @@ def test_the_control_is_built_with_the_failure_of_its_check_recorded(
 
 def test_a_base_that_is_not_there_fails_as_a_build(base: str, project: Path) -> None:
     """An unknown base digest is a failed build with the tool's words, not an exception."""
-    config = {**declared(base, project), "base": "localhost/assay-no-such-base@sha256:" + "0" * 64}
+    config = declared(base, project)
+    config |= {"base": "localhost/assay-no-such-base@sha256:" + "0" * 64}
+    config["build_options"] = [*OPTIONS, "--pull=never"]
     record = build_image(config, project / "store", project)
     assert (record["state"], record["failed_step"]) == ("failed", "build")
     assert record["log_tail"]
