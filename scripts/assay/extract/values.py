@@ -1,4 +1,4 @@
-"""Rates and latencies of a phase, from its table of requests, a row group at a time so that memory stays
+"""Rates and latencies of a phase, from its table of requests, a batch of rows at a time so that memory stays
 flat.
 
 Formulas and floors are those of assay.metrics; only ok requests enter rates and latencies. A value that
@@ -23,6 +23,7 @@ from assay.metrics.latency import Floats, derive
 
 ICL_LIMIT_N = 16_000_000
 """Above this many gaps between events their percentiles are not computed: they would not fit in memory."""
+BATCH_ROWS = 16_384
 _COLUMNS = [
     "status",
     "t_scheduled_ns",
@@ -105,8 +106,8 @@ def read_phase(path: Path, window_ns: tuple[int, int] | None = None) -> Phase:
     phase = Phase(window_ns=window_ns)
     try:
         with pq.ParquetFile(path) as reader:
-            for group in range(reader.num_row_groups):
-                _add(phase, reader.read_row_group(group, columns=_COLUMNS))
+            for batch in reader.iter_batches(BATCH_ROWS, columns=_COLUMNS):
+                _add(phase, pa.Table.from_batches([batch]))
     except (OSError, pa.ArrowException, KeyError) as error:
         raise Incomplete(f"{path}: cannot be read as a table of requests: {type(error).__name__}") from error
     return phase
