@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from make_results import ROOT
-
 from assay.extract.dictionary import make_dictionary, replace_dictionary
 from assay.vocab import Screen
+from make_results import ROOT
 
 PAGE = ROOT / "docs" / "extracts.md"
 
