@@ -20,7 +20,8 @@ from assay.rehearsal.stream import EventStream, whole_answer
 from assay.vocab import RehearsalFault as Kind
 
 CRASH_STATUS = 1
-STALL_POLL_S = 0.05
+MIN_SLEEP_NS = 50_000
+"""Between two wakes: what is due earlier is done together, which a late process needs most."""
 
 
 class Client(Protocol):
@@ -175,24 +176,14 @@ class LiveNode:
         if not self.is_hung:
             self.node.advance(t_s)
         self._check_crash(t_s)
-        self.rearm()
+        self.rearm(now_ns + MIN_SLEEP_NS)
 
-    def rearm(self) -> None:
+    def rearm(self, not_before_ns: int = 0) -> None:
         """Set the timer to the node's next event."""
-        if self.is_hung:
-            return
-        next_s = self.node.next_time_s()
-        if next_s is None:
-            return
-        if next_s <= self.node.now_s and self.node.n_running == 0 and self._is_stuck(next_s):
-            next_s = self.node.now_s + STALL_POLL_S * self.clock.scale
-        if next_s != self._armed_s:
+        next_s = None if self.is_hung else self.node.next_time_s()
+        if next_s is not None and next_s != self._armed_s:
             self._armed_s = next_s
-            self.timer.arm(self.clock.wall_ns_of(next_s))
-
-    def _is_stuck(self, next_s: float) -> bool:
-        """A queue whose head finds no memory although nothing runs: look again later, not at once."""
-        return self._armed_s == next_s
+            self.timer.arm(max(self.clock.wall_ns_of(next_s), not_before_ns))
 
     def _check_crash(self, t_s: float) -> None:
         lines = self.book.crash_log(t_s)

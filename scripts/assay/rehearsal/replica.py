@@ -169,7 +169,8 @@ class Replica:
         while index < len(running) and budget > 0:
             sequence = running[index]
             if sequence.is_decoding:
-                n = min(1 + n_draft, budget)
+                # No draft beyond the end of the answer: nor memory for it.
+                n = min(1 + n_draft, sequence.n_output - sequence.n_generated, budget)
             else:
                 n = min(sequence.n_known - sequence.n_computed, budget)
             while not self._grow(sequence, sequence.n_computed + n):

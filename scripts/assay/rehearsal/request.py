@@ -18,6 +18,8 @@ from assay.rehearsal.recipe import Recipe
 from assay.vocab import RehearsalFault as Kind
 
 MAX_CHOICES = 1
+CONTROL = "control"
+"""Neither load nor a gate task: somebody asks how many tokens a chat has."""
 _decode = msgspec.json.Decoder().decode
 
 
@@ -47,7 +49,7 @@ class Job:
     n_reasoning: int
     finish_reason: str
     kind: str | None
-    """The gate's kind; None is load."""
+    """The gate's kind, None for load; a prompt of no gate that is not streamed is CONTROL."""
     calls: list[tuple[int, str]] = field(default_factory=list)
     """(index of the piece where the call's arguments begin, function name)."""
     cut_after: int | None = None
@@ -143,7 +145,7 @@ class Reader:
             pieces=pieces,
             n_reasoning=n_reasoning,
             finish_reason=finish,
-            kind=reply.kind,
+            kind=reply.kind or (None if body.get("stream") is True else CONTROL),
             calls=calls,
         )
 
