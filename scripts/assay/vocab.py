@@ -155,6 +155,8 @@ class Reason(StrEnum):
     """Why a stage is failed, invalid or not run."""
 
     SERVER_CRASHED = "server_crashed"
+    REPLICA_LOST = "replica_lost"
+    """One of several servers died; the others served on."""
     SERVER_START_FAILED = "server_start_failed"
     SERVER_STOPPED = "server_stopped"
     """Stopped from outside: released, evicted, owner gone."""

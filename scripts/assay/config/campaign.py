@@ -115,6 +115,12 @@ def load_campaign(path: Path, root: Path) -> Campaign:
     images = {
         arm["image"]: _named(root, "image", "images", arm["image"], path, f"arms.{name}.image")
         for name, arm in arms.items()
+    } | {
+        arm["router"]["image"]: _named(
+            root, "image", "images", arm["router"]["image"], path, f"arms.{name}.router.image"
+        )
+        for name, arm in arms.items()
+        if "router" in arm
     }
     models = {
         arm["model"]: _named(root, "model", "models", arm["model"], path, f"arms.{name}.model")

@@ -177,7 +177,11 @@ def open_load(reader: Reader, receipt: Receipt, window: int | None) -> Load:
     gpu_samples = None
     if session_id is not None:
         base = f"evidence/{session_id}"
-        for role, name in (("readback", "config_readback.json"), ("session", "session.json")):
+        for role, name in (
+            ("readback", "config_readback.json"),
+            ("session", "session.json"),
+            ("placement", "placement.json"),
+        ):
             path = f"{base}/{name}"
             if path in reader.pins.sources or reader.has(path):
                 opened[role] = reader.json(path, faults)
@@ -215,7 +219,7 @@ def open_load(reader: Reader, receipt: Receipt, window: int | None) -> Load:
         gates=gates,
         gate_policy=(campaign.plan.get("gates") or {}).get("object") or {},
         gpu_samples=gpu_samples,
-        placement=(session or {}).get("placement"),
+        placement=opened.get("placement"),
         evidence=evidence,
     )
     return Load(

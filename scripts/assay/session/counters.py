@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -12,12 +13,16 @@ from assay.metrics import prometheus
 TIMEOUT_S = 10.0
 
 
-def read_counters(url: str, engine_name: str) -> dict[str, Any]:
-    """`{"t_ns", "metrics"}` under the names all engines share; unreadable counters are null, with a reason."""
+def read_counters(urls: Sequence[str], engine_name: str) -> dict[str, Any]:
+    """`{"t_ns", "metrics"}` summed over servers, under the names all engines share.
+
+    Unreadable counters are null, with a reason; a sum without one of its servers is unknown.
+    """
     t_ns = time.monotonic_ns()
     try:
         with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
-            samples = prometheus.parse(client.get(f"{url}/metrics").raise_for_status().text)
+            texts = [client.get(f"{url}/metrics").raise_for_status().text for url in urls]
+        samples = prometheus.add(prometheus.parse(text) for text in texts)
         return {"t_ns": t_ns, "metrics": prometheus.normalise(samples, engine_name)}
     except (httpx.HTTPError, ValueError) as error:
         # A server that died, or that has no metrics, has unknown counters.

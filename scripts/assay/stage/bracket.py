@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from assay.config.campaign import Campaign, load_campaign
 from assay.digest import PACKAGE_ROOT, sha256_of_value
 from assay.errors import BadInput, Incomplete
@@ -22,11 +20,12 @@ from assay.gates import Endpoint, run_gates
 from assay.image import find_model_file, image_python
 from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
+from assay.session import replicas
 from assay.session.devices import HOST_DEVICE, use_devices
-from assay.session.engines import EngineFiles, ReadBack, engine
+from assay.session.engines import EngineFiles, engine
 from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure, stop
-from assay.session.readback import compare_config
 from assay.stage.attempt import Attempt, new_folder
+from assay.stage.launch import Launch, check_placement, launch, place, read_configuration
 from assay.stage.prompts import draw_synthetic, read_pool
 from assay.stage.specs import DEFAULT_TIMEOUT_S, Specs
 from assay.vocab import Reason, Stage, StageState
@@ -79,12 +78,32 @@ class Bench:
             raise Incomplete(f"the campaign needs {n_gpus} GPUs, the probe found {len(uuids)}")
         return uuids[:n_gpus]
 
-    def lease_request(self) -> LeaseRequest:
-        """What `lease.ensure` is asked for this leg."""
-        receipt = read_json(self.folder / "receipts" / "images" / f"{self.server['image']}.json")
-        image = receipt["image"]
+    def image(self, name: str) -> dict[str, Any]:
+        """The record of a built image. Raises ServerFailed when it could not be built."""
+        receipt = read_json(self.folder / "receipts" / "images" / f"{name}.json")
+        image: dict[str, Any] = receipt["image"]
         if receipt["state"] != StageState.COMPLETED:
             raise ServerFailed(f"image {image['name']}: {receipt['detail']}", None, Reason.IMAGE_FAILED)
+        return image
+
+    def command(self, files: EngineFiles, store: Path) -> Launch:
+        """The command of this leg's server, or of its replicas and their router."""
+        router_python = None
+        if "router" in self.server:
+            router_python = str(image_python(self.image(self.server["router"]["image"]), store))
+        timeout_s = self.campaign.arms[self.leg.arm].get("ready_timeout_s")
+        return launch(self.engine, self.server, files, router_python, self.planned(), timeout_s)
+
+    def planned(self) -> list[dict[str, Any]]:
+        """Where the members of this leg's server go, by the arm's placement; empty when it asks for none."""
+        if "placement" not in self.server:
+            return []
+        topology = read_json(self.folder / "receipts" / "probe_topology.json")["topology"]
+        return place(self.server, topology)
+
+    def lease_request(self) -> LeaseRequest:
+        """What `lease.ensure` is asked for this leg."""
+        image = self.image(self.server["image"])
         store = image_store(self.campaign.root)
         model = self.campaign.models[self.server["model"]]
         source = model["source"]
@@ -94,6 +113,7 @@ class Bench:
             model_path = Path(source["path"]).expanduser()
         files = EngineFiles(str(image_python(image, store)), str(model_path), self.server["served_name"])
         arm = self.campaign.arms[self.leg.arm]
+        started = self.command(files, store)
         context = f"{self.campaign.config['context_tokens'] // 1024}k"
         stem = "__".join(
             [
@@ -109,12 +129,12 @@ class Bench:
             leg=self.leg.name,
             arm=self.leg.arm,
             digest=sha256_of_value({"leg": self.leg.name, "server": self.server}),
-            argv=self.engine.argv(self.server["flags"], files),
+            argv=started.argv,
             run_id_stem=stem,
             devices=self.devices(),
             evidence_root=str(self.results / EVIDENCE),
-            ready_path=self.engine.ready_path,
-            ready_timeout_s=arm.get("ready_timeout_s", 120.0),
+            ready_path=started.ready_path,
+            ready_timeout_s=started.ready_timeout_s,
             port=arm.get("port"),
             path_names={
                 str(store): "{images}",
@@ -122,7 +142,7 @@ class Bench:
                 str(self.campaign.root.resolve()): "{project}",
                 str(model_path.parent): "{model}",
             },
-            environment=self.engine.environment(self.server["flags"]),
+            environment=started.environment,
             identity={
                 "engine": self.server["engine"],
                 "image": {"name": self.server["image"], "digest": self.server["image_digest"]},
@@ -139,10 +159,11 @@ class Bench:
         request = self.lease_request()
         with use_devices(request.devices):
             session = ensure(request, lambda text: print(text, flush=True))
-            if broken_front(session):
+            if broken_front(session) or lost_members(session):
                 stop(session, "evicted")
                 session = ensure(request, lambda text: print(text, flush=True))
             self.read_back(session)
+            check_placement(session, self.planned())
             for stage in (Stage.GATE_BEFORE, Stage.WARM_UP):
                 if upto in (Stage.START_SERVER, None) or (
                     upto is Stage.GATE_BEFORE and stage is Stage.WARM_UP
@@ -163,14 +184,7 @@ class Bench:
         if path.exists():
             found: dict[str, Any] = read_json(path)
             return found
-        asked = self.server["flags"] | {"served_name": self.server["served_name"]}
-        error = None
-        try:
-            told = self.engine.read_back(session.url, session.folder / "server.log")
-        except (httpx.HTTPError, KeyError, IndexError, TypeError, ValueError, OSError) as problem:
-            # An engine that does not tell leaves everything unread, which no policy takes for agreement.
-            told, error = ReadBack({}, {}), f"{type(problem).__name__}: {problem}"
-        record = compare_config(asked, told) | {"error": error}
+        record = read_configuration(self.engine, self.server, session)
         write_json(path, record)
         return record
 
@@ -243,6 +257,9 @@ class Bench:
         """How the server came through a stage: completed, crashed, or stopped from outside."""
         now = settled(session)
         if now.server_alive() and now.state == "ready":
+            if lost := lost_members(session):
+                detail = f"replica {', '.join(lost)} died; the others served on"
+                return StageState.FAILED, [Reason.REPLICA_LOST], detail
             return StageState.COMPLETED, [], None
         why, status = now.record.get("why_stopped"), now.record.get("returncode")
         detail = f"the server ended during the stage: {why} (exit status {status})"
@@ -257,6 +274,12 @@ def broken_front(session: Session) -> bool:
         if record_file.exists() and read_json(record_file)["state"] != StageState.COMPLETED:
             return True
     return False
+
+
+def lost_members(session: Session) -> list[str]:
+    """Replicas of a session that live no more: it is not the server that was asked for any longer."""
+    group = replicas.read_group(session.folder)
+    return [] if group is None else group.lost()
 
 
 def settled(session: Session, timeout_s: float = 20.0) -> Session:

@@ -8,6 +8,7 @@ from typing import Any
 from assay.digest import sha256_of_file
 from assay.load import LoadSpec, Prompt, read_prompts, run_load
 from assay.records.files import write_json
+from assay.session import replicas
 from assay.session.counters import read_counters, record_counters
 from assay.session.lease import ServerFailed, Session
 from assay.stage.attempt import Attempt, write_receipt
@@ -31,7 +32,7 @@ def load_spec(bench: Bench, session: Session, point: dict[str, Any], **timing: A
         planned_prompt_tokens=point["planned_prompt_tokens"],
         point_id=point["point_id"],
         session_id=session.session_id,
-        metrics_urls=(f"{session.url}/metrics",),
+        metrics_urls=tuple(f"{url}/metrics" for url in replicas.server_urls(session.folder, session.url)),
         **timing,
     )
 
@@ -42,11 +43,18 @@ def run_phase(
     """One phase of load with the server's counters around it; what spoils it comes back as reasons."""
     folder.mkdir(parents=True, exist_ok=True)
     engine_name = bench.engine.metrics_name
-    before = read_counters(session.url, engine_name)
+    urls, group = replicas.server_urls(session.folder, session.url), replicas.read_group(session.folder)
+    before = read_counters(urls, engine_name)
+    each_before = replicas.read_counters(group, engine_name) if group else None
     client = run_load(spec, prompts, folder)
-    after = read_counters(session.url, engine_name)
+    after = read_counters(urls, engine_name)
     write_json(folder / "counters.json", record_counters(before, after, client))
     reasons = [Reason(word) for word in client["reasons"]]
+    now = replicas.read_group(session.folder)
+    if each_before is not None and now is not None:
+        each_after = replicas.read_counters(now, engine_name)
+        record = replicas.phase_record(each_before, each_after, now, folder / "requests.parquet")
+        write_json(folder / "replicas.json", record)
     if client["requests"]["ok"] != client["requests"]["issued"]:
         reasons.append(Reason.REQUESTS_FAILED)
     return client, reasons

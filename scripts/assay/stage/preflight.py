@@ -10,14 +10,13 @@ from assay.digest import sha256_of_file
 from assay.errors import BadInput
 from assay.gates import load_policy
 from assay.probe import probe_topology
-from assay.session.engines import engine
-from assay.session.engines.base import check_flags
+from assay.session.engines.arm import check_arm
 
 
 def check_campaign(campaign: Campaign) -> None:
     """Flags against the engine's own list, the gate policy, what synthetic prompts need. BadInput if wrong."""
     for name, arm in campaign.arms.items():
-        check_flags(engine(arm["engine"]), arm["flags"], campaign.path, f"arms.{name}.flags")
+        check_arm(arm, campaign.path, f"arms.{name}", campaign.config["needs"]["gpus"])
         check_image_model(campaign, name)
     load_policy(campaign.gate_policy_path)
     for point_id, point in campaign.points.items():

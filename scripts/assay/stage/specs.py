@@ -12,6 +12,7 @@ from assay.config.campaign import Campaign
 from assay.digest import sha256_of_value
 from assay.gates import load_policy
 from assay.image import image_digest
+from assay.session.engines import router
 from assay.vocab import Stage
 
 DEFAULT_SEED = 20261009
@@ -43,6 +44,15 @@ class Specs:
             "flags": arm["flags"],
             "gpus": self.campaign.config["needs"]["gpus"],
         }
+        spec |= {key: arm[key] for key in ("engine_version", "replicas", "split", "placement") if key in arm}
+        if "router" in arm:
+            # With every limit and timeout that it will run with, asked for or by default.
+            spec["router"] = {
+                "image": arm["router"]["image"],
+                "image_digest": self.image_digests[arm["router"]["image"]],
+                "version": arm["router"].get("version"),
+                "flags": router.resolve(arm["router"]),
+            }
         return spec | ({"port": arm["port"]} if arm.get("port") else {})
 
     def point(self, point_id: str) -> dict[str, Any]:

@@ -149,10 +149,12 @@ class Workflow:
     def gpus(self, name: str) -> int:
         return int(self.campaigns[name].config["needs"]["gpus"])
 
-    def image_receipt(self, name: str, leg_name: str) -> str:
+    def image_receipt(self, name: str, leg_name: str) -> list[str]:
+        """The receipts of the images of a leg: its engine's, and its router's where it has one."""
         campaign = self.campaigns[name]
-        image = campaign.arms[campaign.leg(leg_name).arm]["image"]
-        return f"results/{name}/receipts/images/{image}.json"
+        arm = campaign.arms[campaign.leg(leg_name).arm]
+        images = [arm["image"]] + ([arm["router"]["image"]] if "router" in arm else [])
+        return [f"results/{name}/receipts/images/{image}.json" for image in images]
 
     def load_receipts(self, name: str, leg_name: str) -> list[str]:
         """The receipts of every measured stage of a leg."""

@@ -115,7 +115,7 @@ def screen_placement(record: LoadRecord, limits: Limits) -> Finding:
         return unknown(Screen.PLACEMENT, "no placement was declared or observed", threshold=0)
     mismatches = record.placement.get("mismatches")
     measured = {"declared": record.placement["declared"], "observed": record.placement.get("observed")}
-    evidence = record.paths("session")
+    evidence = record.paths("placement")
     if mismatches:
         return Finding(
             Screen.PLACEMENT,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from assay.errors import BadInput
+from assay.session.engines import parser
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,27 @@ class Flag:
 
 @dataclass(frozen=True)
 class EngineFiles:
-    """What an argv needs from this machine: the image's interpreter and the model file."""
+    """What an argv needs from this machine: the image's interpreter, the model, the version, the place.
+
+    ``version`` is the arm's ``engine_version``; ``placement`` an entry of `probe.placement.plan`, or None
+    where the server goes anywhere.
+    """
 
     python: str
     model_path: str
     served_name: str
+    version: str | None = None
+    placement: Mapping[str, Any] | None = None
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words before the server's own: numactl with the NUMA nodes of the placement."""
+        return list(self.placement["numactl"]) if self.placement else []
+
+    @property
+    def place_environment(self) -> dict[str, str]:
+        """The GPUs of the placement as variables."""
+        return dict(self.placement["environment"]) if self.placement and self.placement["gpu_indices"] else {}
 
 
 @dataclass(frozen=True)
@@ -36,7 +53,7 @@ class ReadBack:
 
     values: dict[str, Any]
     sources: dict[str, str]
-    capacity: dict[str, int | None] = field(default_factory=dict)
+    capacity: dict[str, int | float | None] = field(default_factory=dict)
     version: str | None = None
 
 
@@ -46,8 +63,16 @@ class Engine(Protocol):
     name: str
     metrics_name: str
     """Which table of `metrics.prometheus` names its counters."""
-    flags: Mapping[str, Flag]
     ready_path: str
+    ready_timeout_s: float
+    """How long a server of this engine may take to become ready, unless the arm says otherwise."""
+
+    flags: Mapping[str, Flag]
+    """The flags of an engine without a captured parser; empty for one that has it."""
+    parser_name: str | None
+    """Whose captured parser judges the flags (`parser.load_parser`), or None for the table in ``flags``."""
+    reserved: Mapping[str, str]
+    """Flags of the captured parser that a campaign may not set, each with the reason."""
 
     def argv(self, flags: Mapping[str, Any], files: EngineFiles) -> list[str]:
         """The command line; ``{port}`` stands for the port."""
@@ -62,8 +87,18 @@ class Engine(Protocol):
         ...
 
 
-def check_flags(engine: Engine, flags: Mapping[str, Any], where: Path, key: str) -> None:
-    """BadInput for the first flag that the engine does not know or whose value it would not take."""
+def check_flags(
+    engine: Engine, flags: Mapping[str, Any], where: Path, key: str, version: str | None = None
+) -> None:
+    """BadInput for the first flag that the engine does not know or whose value it would not take.
+
+    ``version`` is the arm's ``engine_version``, which an engine with a captured parser needs.
+    """
+    if engine.parser_name is not None:
+        version_key = f"{key.rpartition('.')[0]}.engine_version"
+        found = parser.captured(engine.parser_name, version, where, version_key)
+        parser.check(found, flags, where, key, engine.reserved)
+        return
     for name, value in flags.items():
         flag, place = engine.flags.get(name), f"{key}.{name}"
         if flag is None:

@@ -40,9 +40,14 @@ class LlamaCpp:
     metrics_name = "llamacpp"
     flags: Mapping[str, Flag] = FLAGS
     ready_path = "/health"
+    ready_timeout_s = 120.0
+
+    parser_name: str | None = None
+    reserved: Mapping[str, str] = {}
 
     def argv(self, flags: Mapping[str, Any], files: EngineFiles) -> list[str]:
         return [
+            *files.prefix,
             files.python,
             str(LAUNCHER),
             "--model",

@@ -51,12 +51,15 @@ class Rehearsal:
     name = "rehearsal"
     metrics_name = "vllm"
     ready_path = "/health"
+    ready_timeout_s = 120.0
 
     def __init__(self, stands_for: Engine | None = None, options: Mapping[str, Any] | None = None) -> None:
         unknown = sorted(set(options or {}) - set(OPTIONS))
         if unknown:
             raise BadInput("unknown option", where="rehearsal", key=unknown[0], hint=", ".join(OPTIONS))
         self.flags: Mapping[str, Flag] = FLAGS if stands_for is None else stands_for.flags
+        self.parser_name = None if stands_for is None else stands_for.parser_name
+        self.reserved: Mapping[str, str] = {} if stands_for is None else stands_for.reserved
         self._engine = self.name if stands_for is None else stands_for.name
         self._options = dict(options or {})
 
@@ -95,6 +98,23 @@ class Rehearsal:
             for key in ("time_scale", "seed"):
                 values[key], sources[key] = told[key], f"{CONFIG_PATH} {key}"
         return ReadBack(values, sources, dict(told["capacity"]), told["version"])
+
+
+def recipe_of_members(server: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``recipe`` option for an arm with ``replicas`` or a ``split``: one simulated node plays them all.
+
+    Roles of a split share the arm's flags here, but for eager mode.
+    """
+    if "split" in server:
+        roles = {role: server["split"][role] for role in ("prefill", "decode")}
+        flags = {role: {**server["flags"], **about.get("flags", {})} for role, about in roles.items()}
+        return {
+            "prefill_replicas": roles["prefill"].get("replicas", 1),
+            "replicas": roles["decode"].get("replicas", 1),
+            "prefill_eager": bool(flags["prefill"].get("enforce_eager", False)),
+            "eager": bool(flags["decode"].get("enforce_eager", False)),
+        }
+    return {"replicas": server["replicas"]} if "replicas" in server else {}
 
 
 def rehearse(stands_for: Engine, options: Mapping[str, Any] | None = None) -> Rehearsal:

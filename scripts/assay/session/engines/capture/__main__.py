@@ -25,7 +25,15 @@ SCHEMA = "assay/parser/1"
 
 def fetch(requirement: str, folder: Path) -> Path:
     """The wheel of ``name==version``, from PyPI through pip, into ``folder``."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-cache-dir"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--no-deps",
+        "--no-cache-dir",
+    ]
     subprocess.run([*pip, "--only-binary=:all:", "--quiet", "--dest", folder, requirement], check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -61,7 +69,9 @@ def as_text(parser: dict[str, Any]) -> str:
 def main(words: list[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("wheels", nargs="+", help="name==version, or the path of a wheel")
-    options.add_argument("--to", type=Path, default=FOLDER, help="folder for the data (default: the package's)")
+    options.add_argument(
+        "--to", type=Path, default=FOLDER, help="folder for the data (default: the package's)"
+    )
     chosen = options.parse_args(words)
     for word in chosen.wheels:
         with tempfile.TemporaryDirectory() as scratch:
@@ -70,7 +80,9 @@ def main(words: list[str] | None = None) -> int:
         path = chosen.to / f"{parser['engine']}-{parser['version']}.json"
         write_text(path, as_text(parser))
         missed = len(parser["not_captured"])
-        print(f"{path.name}: {len(parser['flags'])} flags, {len(parser['configs'])} configs, {missed} not in full")
+        print(
+            f"{path.name}: {len(parser['flags'])} flags, {len(parser['configs'])} configs, {missed} not in full"
+        )
     return 0
 
 

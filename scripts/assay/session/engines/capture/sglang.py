@@ -6,7 +6,15 @@ import ast
 from typing import Any
 
 from assay.session.engines.capture.arguments import JSON_READERS, NUMBERS, calls, describe, key_of
-from assay.session.engines.capture.sources import Module, NotStatic, Sources, elements, keywords, method_of, name_of
+from assay.session.engines.capture.sources import (
+    Module,
+    NotStatic,
+    Sources,
+    elements,
+    keywords,
+    method_of,
+    name_of,
+)
 from assay.session.engines.capture.types import Types, has, put_default, shorten
 
 SERVER_ARGS = "sglang.srt.server_args"
@@ -45,7 +53,9 @@ def capture(sources: Sources) -> dict[str, Any]:
     return {"flags": flags, "configs": types.configs}
 
 
-def _field(sources: Sources, types: Types, module: Module, part: ast.AnnAssign) -> tuple[str, dict[str, Any]] | None:
+def _field(
+    sources: Sources, types: Types, module: Module, part: ast.AnnAssign
+) -> tuple[str, dict[str, Any]] | None:
     """(key, flag) of `name: A[type, "help" or Arg(...)] = default`; None when it is no flag."""
     note = part.annotation
     if not isinstance(note, ast.Subscript) or name_of(note.value) not in ("A", "Annotated"):
@@ -59,7 +69,11 @@ def _field(sources: Sources, types: Types, module: Module, part: ast.AnnAssign) 
     if isinstance(words.get("no_cli"), ast.Constant) and words["no_cli"].value:  # type: ignore[attr-defined]
         return None
     name = name_of(part.target)
-    spelling = str(sources.value(module, words["cli_name"])) if "cli_name" in words else "--" + name.replace("_", "-")
+    spelling = (
+        str(sources.value(module, words["cli_name"]))
+        if "cli_name" in words
+        else "--" + name.replace("_", "-")
+    )
     entries = types.read(module, kind)
     flag: dict[str, Any] = {"flag": spelling, "form": "value", "types": entries}
     if key_of(spelling) != name:

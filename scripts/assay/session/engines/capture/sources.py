@@ -23,7 +23,9 @@ class Module:
 
     name: str
     tree: ast.Module
-    names: dict[str, ast.expr | ast.ClassDef | ast.FunctionDef | tuple[str, str]] = field(default_factory=dict)
+    names: dict[str, ast.expr | ast.ClassDef | ast.FunctionDef | tuple[str, str]] = field(
+        default_factory=dict
+    )
 
 
 class Sources:
@@ -112,7 +114,9 @@ class Sources:
         if isinstance(node, ast.BinOp):
             return self._operation(module, node, again)
         if isinstance(node, ast.Subscript) and name_of(node.value) == "Literal":
-            return [item for part in elements(node.slice) for item in _as_list(self.value(module, part, again))]
+            return [
+                item for part in elements(node.slice) for item in _as_list(self.value(module, part, again))
+            ]
         if isinstance(node, ast.Call) and name_of(node.func) in WRAPPERS:
             found = list(self.value(module, node.args[0], again))
             return sorted(found) if name_of(node.func) in ("set", "frozenset", "sorted") else found
@@ -150,7 +154,9 @@ def _collect(body: list[ast.stmt], module: Module, is_package: bool) -> None:
     for node in body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             module.names.setdefault(node.name, node)
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        elif (
+            isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        ):
             module.names.setdefault(node.targets[0].id, node.value)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             module.names.setdefault(node.target.id, node.value)

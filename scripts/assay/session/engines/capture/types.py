@@ -21,7 +21,15 @@ from assay.session.engines.capture.sources import (
     name_of,
 )
 
-PLAIN = {"bool": "bool", "int": "int", "float": "float", "str": "str", "None": "null", "dict": "dict", "Any": "any"}
+PLAIN = {
+    "bool": "bool",
+    "int": "int",
+    "float": "float",
+    "str": "str",
+    "None": "null",
+    "dict": "dict",
+    "Any": "any",
+}
 LISTS = ("list", "List", "set", "Set", "tuple", "Tuple", "Sequence", "frozenset")
 DICTS = ("dict", "Dict", "Mapping")
 MAX_DOC = 110
@@ -125,7 +133,10 @@ class Types:
 
     def field(self, module: Module, part: ast.AnnAssign, following: ast.stmt | None) -> dict[str, Any] | None:
         """One field; None when it cannot be given (class variables, ``init=False``)."""
-        if name_of(part.annotation.value if isinstance(part.annotation, ast.Subscript) else None) == "ClassVar":
+        if (
+            name_of(part.annotation.value if isinstance(part.annotation, ast.Subscript) else None)
+            == "ClassVar"
+        ):
             return None
         described: dict[str, Any] = {"types": self.read(module, part.annotation)}
         call = part.value if isinstance(part.value, ast.Call) else None
@@ -142,7 +153,9 @@ class Types:
                         described["why"] = f"{word}: {why}"
         if part.value is not None:
             try:
-                put_default(described, self.sources.value(module, part.value if call is None else default_of(call)))
+                put_default(
+                    described, self.sources.value(module, part.value if call is None else default_of(call))
+                )
             except NotStatic as why:
                 described["why"] = f"default: {why}"
         text = doc_of(following)

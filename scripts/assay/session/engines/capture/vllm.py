@@ -41,7 +41,9 @@ def capture(sources: Sources) -> dict[str, Any]:
 def _reachable(flags: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
     """The config classes that a flag's value may hold, itself or inside another."""
     kept: dict[str, Any] = {}
-    found = [name for flag in flags.values() if flag["form"] == "json" for name in _config_names(flag["types"])]
+    found = [
+        name for flag in flags.values() if flag["form"] == "json" for name in _config_names(flag["types"])
+    ]
     while found:
         name = found.pop()
         if name not in kept:
@@ -63,7 +65,9 @@ def _parser_names(sources: Sources, flags: dict[str, Any], key: str, module_name
         where, node = sources.resolve(module, table)
         if not isinstance(node, ast.Dict):
             raise NotStatic(f"{table} is no table")
-        flags[key]["choices"] = sorted(str(sources.value(where, name)) for name in node.keys if name is not None)
+        flags[key]["choices"] = sorted(
+            str(sources.value(where, name)) for name in node.keys if name is not None
+        )
         flags[key]["open"] = True
     except NotStatic as why:
         flags[key] |= {"choices": None, "why": f"choices: {why}"}
@@ -76,7 +80,11 @@ def flag_of(name: str, field: dict[str, Any]) -> dict[str, Any]:
     flag: dict[str, Any] = {"form": "value", "types": types} | {k: field[k] for k in KEPT if k in field}
     if has(types, "config"):
         flag["form"] = "json"
-    elif {"bool", "str", "null"} == {entry for entry in types if isinstance(entry, str)} == set(map(str, types)):
+    elif (
+        {"bool", "str", "null"}
+        == {entry for entry in types if isinstance(entry, str)}
+        == set(map(str, types))
+    ):
         flag["form"] = "bare_or_value"
     elif has(types, "bool"):
         flag |= {"form": "on_off", "types": [kind for kind in types if kind in ("bool", "null")]}
@@ -161,4 +169,3 @@ def _frontend(sources: Sources, types: Types, module: Module) -> dict[str, Any]:
     if "middleware" in flags:
         flags["middleware"]["form"] = "append"
     return flags
-
