@@ -374,7 +374,12 @@ class Scene:
     def build(self) -> Path:
         """Write everything; returns results/<campaign>."""
         self.put(self.folder / "plan.json", self.plan())
-        topology = {"cpu": {"model": "Test CPU", "n_logical": 2}, "gpus": [], "gpu_reason": "no driver"}
+        topology = {
+            "cpu": {"model": "Test CPU", "threads": 2},
+            "memory_mib": 4096,
+            "gpus": [],
+            "gpu_reason": "no driver",
+        }
         self.put(
             self.folder / "receipts" / "probe_topology.json",
             {

@@ -55,17 +55,15 @@ def describe_system(campaign: Campaign) -> tuple[Any, Any]:
     """(one line on the machine, number of nodes) from the probe's receipt."""
     for receipt in campaign.of_stage("probe_topology"):
         topology = receipt.body.get("topology") or {}
-        cpu = topology.get("cpu") or topology.get("cpus") or {}
-        gpus = topology.get("gpus") or []
+        cpu, gpus = topology.get("cpu") or {}, topology.get("gpus") or []
         parts = []
         if gpus:
             names = sorted({str(gpu.get("name")) for gpu in gpus})
             parts.append(f"{len(gpus)} x {', '.join(names)}")
-        if isinstance(cpu, Mapping):
-            model = cpu.get("model") or cpu.get("model_name")
-            count = cpu.get("n_logical") or cpu.get("logical") or cpu.get("n_cpus")
-            parts += [str(model)] if model else []
-            parts += [f"{count} logical CPUs"] if count else []
+        if cpu.get("model"):
+            parts.append(f"{cpu['model']}, {cpu.get('threads') or 'unknown'} logical CPUs")
+        if topology.get("memory_mib"):
+            parts.append(f"{topology['memory_mib'] / 1024:.0f} GiB memory")
         return ("; ".join(parts) or NOT_SPECIFIED), 1
     return NOT_SPECIFIED, NOT_SPECIFIED
 

@@ -102,6 +102,16 @@ def test_exclusions_are_told_with_their_reasons(tmp_path: Path) -> None:
     assert "client_bound" in report.as_text()
 
 
+def test_a_chart_that_was_copied_out_of_its_folder(results: Path, tmp_path: Path) -> None:
+    """A chart found elsewhere is audited against the results folder it is said to come from."""
+    found = Path(shutil.copy(results / CHART, tmp_path / "from-a-website.svg"))
+    assert str(audit_target(found, results).result) == "VERIFIED"
+    found.write_text(found.read_text().replace("#0072b2", "#d55e00"))
+    assert str(audit_target(found, results).result) == "MISMATCH"
+    with pytest.raises(BadInput):
+        audit_target(found)
+
+
 def forge_rows(results: Path) -> str:
     path = results / "campaign_test/extracts/rows.csv"
     path.write_text(path.read_text().replace(",110.0,", ",210.0,"))
