@@ -63,6 +63,10 @@ def _speculation(value: Any) -> int | None:
     return int(value.get("num_speculative_tokens", 0))
 
 
+def _rehearsal(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return _vllm({"enable_prefix_caching": False, **flags})
+
+
 def _vllm(flags: Mapping[str, Any]) -> dict[str, Any]:
     draft = _speculation(flags.get("speculative_config"))
     return _drop_none(
@@ -70,7 +74,7 @@ def _vllm(flags: Mapping[str, Any]) -> dict[str, Any]:
         max_num_batched_tokens=flags.get("max_num_batched_tokens"),
         max_model_len=flags.get("max_model_len"),
         memory_target=flags.get("gpu_memory_utilization"),
-        prefix_caching=flags.get("enable_prefix_caching", False),
+        prefix_caching=flags.get("enable_prefix_caching", True),
         eager=flags.get("enforce_eager"),
         gpus_per_replica=flags.get("tensor_parallel_size"),
         replicas=flags.get("replicas", flags.get("data_parallel_size")),
@@ -109,7 +113,7 @@ def _llama_cpp(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TRANSLATIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "rehearsal": _vllm,
+    "rehearsal": _rehearsal,
     "vllm": _vllm,
     "sglang": _sglang,
     "llama_cpp": _llama_cpp,

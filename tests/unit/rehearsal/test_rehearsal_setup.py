@@ -77,7 +77,8 @@ def test_kv_capacity_is_what_glm_reported() -> None:
         ("vllm", {"max_num_seqs": 32, "max_model_len": 262144, "speculative_config": {"num_speculative_tokens": 5}}),
         ("vllm", {"tensor_parallel_size": 4, "data_parallel_size": 2, "gpu_memory_utilization": 0.95}),
         ("sglang", {"max_running_requests": 64, "disable_radix_cache": True, "speculative_num_steps": 5}),
-        ("llama_cpp", {"ctx_size": 8192, "parallel": 4, "cache_prompt": False, "spec_type": "ngram_mod", "spec_n_max": 12}),
+        ("llama_cpp", {"ctx_size": 8192, "parallel": 4, "spec_type": "ngram_mod", "spec_n_max": 12}),
+        ("llama_cpp", {"ctx_size": 8192, "cache_prompt": False, "spec_type": "none"}),
         ("rehearsal", {"max_num_batched_tokens": 4096, "num_speculative_tokens": 3, "enable_prefix_caching": True}),
     ],
 )  # fmt: skip
