@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
+import pyarrow as pa
 import typer
 
 from assay.errors import EXIT_CHECK_FAILED, BadInput
@@ -109,6 +110,7 @@ def load(
         metrics_urls=metrics_addresses(url, metrics_url or []),
         ca_file=ca_file,
     )
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what it freed: 30 MB here
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
     record = run_load(spec, measured, out, opening)

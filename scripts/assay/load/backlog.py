@@ -10,9 +10,9 @@ from assay.load.journal import JournalWriter
 from assay.vocab import ErrorClass
 
 SLICE_NS = 500_000
-"""Decoding between two looks at the sockets takes no longer than this, and one piece of work."""
-LIMIT = 256
-"""With more waiting than this, decoding comes first: a client that cannot keep up must not fill the memory."""
+"""Decoding between two looks at the sockets takes no longer than this, and one piece of work ..."""
+PIECES = 128
+"""... and as much again for each PIECES that wait: a client that cannot keep up must not fill the memory."""
 _NEVER = 1 << 62
 _monotonic_ns = time.monotonic_ns
 
@@ -44,12 +44,12 @@ class Backlog:
         self.waiting.append((exchange, t_end_ns, failure, incomplete))
 
     def work(self) -> None:
-        """One slice of the work; more when too much waits."""
+        """One slice of the work, the longer the more waits."""
         waiting = self.waiting
-        end_ns = _monotonic_ns() + SLICE_NS
+        end_ns = _monotonic_ns() + SLICE_NS * (1 + len(waiting) // PIECES)
         while waiting:
             self._one(waiting.popleft())
-            if len(waiting) <= LIMIT and _monotonic_ns() >= end_ns:
+            if _monotonic_ns() >= end_ns:
                 break
 
     def finish(self) -> None:

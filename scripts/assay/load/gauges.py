@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from assay.metrics import prometheus
+
+if TYPE_CHECKING:
+    import httpx
 
 ANSWER_LIMIT_BYTES = 8 << 20
 GAUGE_SAMPLES_LIMIT = 4_000
@@ -23,8 +24,12 @@ class ServerWatch:
 
     def __init__(self, urls: Sequence[str], interval_s: float, timeout_s: float = 2.0) -> None:
         self._urls, self._interval_s = tuple(urls), interval_s
-        # A connection each time: a kept one would hold a thread of some servers.
-        self._client = httpx.Client(timeout=timeout_s, trust_env=False, headers={"connection": "close"})
+        self._client: httpx.Client | None = None
+        if self._urls:
+            import httpx  # only here: a load without it is 10 MB smaller
+
+            # A connection each time: a kept one would hold a thread of some servers.
+            self._client = httpx.Client(timeout=timeout_s, trust_env=False, headers={"connection": "close"})
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.gauges: list[dict[str, Any]] = []
@@ -33,6 +38,10 @@ class ServerWatch:
 
     def read(self) -> tuple[dict[str, float] | None, str | None]:
         """(samples summed over the replicas, why there are none)."""
+        if self._client is None:
+            return None, "no metrics address"
+        import httpx
+
         replicas = []
         for url in self._urls:
             try:
@@ -51,7 +60,7 @@ class ServerWatch:
 
     def counters(self) -> dict[str, Any]:
         """One reading of the normalised counters."""
-        samples, reason = self.read() if self._urls else (None, "no metrics address")
+        samples, reason = self.read()
         result: dict[str, Any] = {
             "t_ns": time.monotonic_ns(),
             "metrics": prometheus.normalise(samples or {}),
@@ -75,7 +84,8 @@ class ServerWatch:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     def record(self) -> dict[str, Any]:
         """The object of ``counters.json``."""

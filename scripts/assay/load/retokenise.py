@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
-
-import httpx
+from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.errors import BadInput
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class TokenCounter(Protocol):
@@ -51,6 +52,8 @@ class ServerCounter:
     def _one(self, text: str) -> int | None:
         if self.why is not None:
             return None
+        import httpx
+
         # vLLM and SGLang read `prompt`, llama.cpp reads `content`; each ignores the other's keys.
         body = {
             "model": self._model,

@@ -21,8 +21,9 @@ from assay.records.columns import array_of, list_array_of
 from assay.records.files import fsync_folder
 from assay.records.requests import PHASE_KEY, REQUEST_SCHEMA
 
-ROWS_PER_GROUP = 2_000
-EVENTS_PER_GROUP = 1_000_000
+ROWS_PER_GROUP = 500
+EVENTS_PER_GROUP = 65_536
+"""A row group takes a few milliseconds to write: the client processes may share the core."""
 GROUP_AGE_S = 60.0
 
 

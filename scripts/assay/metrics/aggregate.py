@@ -26,7 +26,8 @@ def percentiles(values: Iterable[float], n_failed: int = 0) -> dict[str, Any]:
     +inf for each of ``n_failed`` requests; they are ``"inf"`` where they fall on or beside one.
     """
     array = np.asarray(list(values) if not isinstance(values, np.ndarray) else values, dtype=np.float64)
-    known = array[~np.isnan(array)]
+    unknown = np.isnan(array)
+    known = array[~unknown] if unknown.any() else array
     result: dict[str, Any] = {
         "n": len(known),
         "n_unknown": int(len(array) - len(known)),

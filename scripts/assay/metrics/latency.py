@@ -42,6 +42,8 @@ class Derived:
 
     def icl_of(self, keep: NDArray[np.bool_]) -> Floats:
         """The gaps of the rows of ``keep``, in one array."""
+        if keep.all():
+            return self.icl_ms
         return self.icl_ms[np.repeat(keep, np.diff(self.icl_bounds))]
 
 
