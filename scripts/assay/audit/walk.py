@@ -3,15 +3,16 @@ sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 
 from assay.audit.files import SUMS, check_files
 from assay.audit.gates import judge_again
-from assay.audit.outcome import AuditReport
+from assay.audit.outcome import AuditReport, Check
 from assay.audit.recompute import (
     compare_json,
     compare_points,
@@ -47,7 +48,8 @@ class Audit:
         self.folder = campaign_dir.resolve()
         self.report = AuditReport(target, self.folder.name)
         self.campaign: Campaign | None = None
-        self._rows: list[Row] | None = None
+        self._shared: dict[Any, Any] = {}
+        """What was computed once for all targets of this campaign."""
         pins = None
         try:
             self.campaign = open_campaign(self.folder)
@@ -57,6 +59,19 @@ class Audit:
             kind, path = ("missing" if gone else "unreadable"), f"{self.folder.name}/plan.json"
             self.report.blame([Fault(path, "missing" if kind == "missing" else "unreadable", str(error))])
         check_files(self.report, self.folder, self.campaign, pins, require_sums=require_sums)
+        self._opening = copy.deepcopy(self.report)
+
+    def another(self, target: str) -> Audit:
+        """The audit of a further target of the same campaign: the files are hashed and the rows built once."""
+        twin = copy.copy(self)
+        twin.report = copy.deepcopy(self._opening)
+        twin.report.target = target
+        return twin
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     @property
     def damaged(self) -> bool:
@@ -65,10 +80,20 @@ class Audit:
         return any(fault.path.startswith(own) for fault in self.report.faults)
 
     def rows(self) -> list[Row]:
-        if self._rows is None:
-            assert self.campaign is not None
-            self._rows = build_rows(self.campaign)
-        return self._rows
+        assert self.campaign is not None
+        campaign = self.campaign
+        return cast("list[Row]", self._once("rows", lambda: build_rows(campaign)))
+
+    def chart_data(self) -> Mapping[str, Any]:
+        """chart_data.json, recomputed."""
+        assert self.campaign is not None
+        campaign, rows = self.campaign, self.rows()
+        return cast(
+            "Mapping[str, Any]",
+            self._once(
+                "chart_data", lambda: make_chart_data(campaign, rows, make_comparisons(campaign, rows))
+            ),
+        )
 
     def doubtful(self) -> set[str]:
         """Rows that cannot be recomputed."""
@@ -108,7 +133,7 @@ class Audit:
         self._drawn_again(path, entry, mark, relative)
         if not self.usable() or self.campaign is None:
             return
-        fresh = make_chart_data(self.campaign, self.rows(), make_comparisons(self.campaign, self.rows()))
+        fresh = self.chart_data()
         again = fresh["charts"].get(entry["id"])
         if again is None:
             self.report.say(
@@ -203,7 +228,7 @@ class Audit:
         if name == "comparisons.json":
             return make_comparisons(campaign, rows)
         if name == "chart_data.json":
-            return make_chart_data(campaign, rows, make_comparisons(campaign, rows))
+            return self.chart_data()
         if name == "cards.json":
             return make_cards(campaign, rows)
         verdicts = make_verdicts(campaign, rows)
@@ -314,7 +339,13 @@ class Audit:
             )
         self._check_prompts(rows)
         self._check_asked(rows)
-        judge_again(self.report, self.campaign, sessions, {fault.path for fault in self.report.faults})
+        self.report.checks += self._once(("gates", *sessions), lambda: self._judge(sessions))
+
+    def _judge(self, sessions: list[str]) -> list[Check]:
+        assert self.campaign is not None
+        scratch = AuditReport(self.report.target)
+        judge_again(scratch, self.campaign, sessions, {fault.path for fault in self.report.faults})
+        return scratch.checks
 
     def _check_prompts(self, rows: list[Row]) -> None:
         """The prompts of a point, where their file is kept, are the ones its receipts name."""

@@ -101,8 +101,8 @@ class Pins:
                 self.faults.append(Fault(relative, "unreadable", str(error)))
                 continue
             if isinstance(body, dict):
-                for path, sha256 in named_by(body):
-                    self.add(path, sha256, relative)
+                for path, named in named_by(body):
+                    self.add(path, named, relative)
 
     def check(self, path: str) -> Fault | None:
         """Is the file there and the one that every record of it names? Each file is read once."""

@@ -6,8 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from assay.audit.files import CRATE, SUMS, campaign_files, session_files, session_ids
-from assay.audit.target import audit_target
-from assay.audit.walk import CHART_FORMS
+from assay.audit.walk import CHART_FORMS, Audit
 from assay.digest import sha256_of_file
 from assay.errors import CheckFailed, Incomplete
 from assay.extract.attempts import collect_attempts
@@ -50,10 +49,12 @@ def write_statements(campaign: Campaign) -> None:
     """One statement per half of a bracket, and one per audited chart. Stale ones are removed."""
     folder = campaign.folder / "statements"
     statements = gate_statements(campaign)
+    opened = Audit(campaign.folder, "", require_sums=False)
     for chart in sorted((campaign.folder / "charts").glob("*")):
         if chart.suffix in CHART_FORMS:
-            report = audit_target(chart, require_sums=False)
-            statements[f"audit.{chart.name}.json"] = audit_statement(report, chart, campaign.results)
+            walk = opened.another(str(chart))
+            walk.chart(chart)
+            statements[f"audit.{chart.name}.json"] = audit_statement(walk.report, chart, campaign.results)
     for old in folder.glob("*.json"):
         if old.name not in statements:
             old.unlink()

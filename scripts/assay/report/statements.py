@@ -90,6 +90,8 @@ def audit_statement(report: AuditReport, target: Path, results: Path) -> dict[st
         for check in report.checks
         if check.result != AuditResult.VERIFIED
     ] + [f"{fault.path}: {fault.kind}" for fault in report.faults]
+    here = f"{results}/"  # a statement names files below results, not where they lie on this machine
+    good, bad = ([text.replace(here, "") for text in texts] for texts in (good, bad))
     verified = report.result == AuditResult.VERIFIED
     data = results / str(report.campaign) / "extracts" / "chart_data.json"
     return make_statement(

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from assay.audit import audit_target, verify_results
 from assay.audit.outcome import AuditReport
+from assay.audit.walk import Audit
 from assay.chart import render_chart
 from assay.chart.render import read_identity
-from assay.errors import BadInput
+from assay.cli import main
+from assay.errors import BadInput, CheckFailed
 from assay.extract import everything
 from assay.records.campaign import open_campaign
 from assay.records.files import write_json
 from assay.records.pins import format_sums
 from assay.report import write_evidence
 from assay.report.evidence import collect_sums
-from make_results import Scene
+from make_results import ROOT, Scene
 
+REFERENCE = ROOT / "config" / "reference" / "published_results.csv"
 CHART = "campaign_test/charts/throughput.svg"
 
 
@@ -181,8 +184,6 @@ def test_one_flipped_byte_in_any_file_is_found(results: Path) -> None:
 
 def hash_only(results: Path) -> AuditReport:
     """The part of an audit that looks at files: what every target begins with."""
-    from assay.audit.walk import Audit
-
     return Audit(results / "campaign_test", "files").report
 
 
@@ -231,8 +232,6 @@ def test_no_evidence_is_pinned_that_is_not_what_was_recorded(tmp_path: Path) -> 
     everything.write(folder)
     log = scene.results / "evidence" / scene.session_id("base") / "server.log"
     log.write_text("another log\n")
-    from assay.errors import CheckFailed
-
     with pytest.raises(CheckFailed, match=r"server\.log"):
         write_evidence(folder)
     assert not (folder / "SHA256SUMS").exists()
@@ -256,28 +255,45 @@ def test_verify_judges_each_campaign_of_a_folder(results: Path) -> None:
         verify_results(results / "evidence")
 
 
-def run_assay(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "assay", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+class Told(NamedTuple):
+    returncode: int
+    stdout: str
 
 
-def test_command_line(results: Path) -> None:
+@pytest.fixture
+def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+    """The command line in this process: exit code and what it printed."""
+
+    def run(*words: str) -> Told:
+        monkeypatch.setattr(sys, "argv", ["assay", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Told(int(ended.value.code or 0), capsys.readouterr().out)
+
+    return run
+
+
+def test_command_line(results: Path, assay: Callable[..., Told]) -> None:
     """`assay audit` and `assay verify` end 0, 1, 2 or 3, as text or JSON."""
-    good = run_assay("audit", str(results / CHART), "--format", "json")
-    assert good.returncode == 0, good.stderr
+    good = assay("audit", str(results / CHART), "--format", "json")
+    assert good.returncode == 0
     assert json.loads(good.stdout)["result"] == "VERIFIED"
+    shown = assay("compare", str(results / "campaign_test"))
+    assert shown.returncode == 0
+    assert "matched" in shown.stdout
+    beside = assay(
+        "compare", str(results / "campaign_test"), "--reference", str(REFERENCE), "--format", "json"
+    )
+    assert json.loads(beside.stdout)["lines"] == []
     forge_svg(results)
-    bad = run_assay("verify", str(results))
+    bad = assay("verify", str(results))
     assert bad.returncode == 1
     assert CHART in bad.stdout
     (results / CHART).unlink()
-    assert run_assay("audit", str(results / CHART)).returncode == 2
-    gone = run_assay("audit", str(results / "campaign_test/charts/ttft.svg"))
+    assert assay("audit", str(results / CHART)).returncode == 2
+    gone = assay("audit", str(results / "campaign_test/charts/ttft.svg"))
     assert gone.returncode == 3
     assert gone.stdout.splitlines()[-1] == "INCOMPLETE"
-    shown = run_assay("compare", str(results / "campaign_test"))
-    assert shown.returncode == 0
-    assert "matched" in shown.stdout
 
 
 def test_identity_inside_the_chart(results: Path) -> None:
