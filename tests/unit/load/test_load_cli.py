@@ -1,0 +1,94 @@
+"""``assay load`` and ``assay export`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.scripted_server import Request, ScriptedServer, Step, plain, words
+
+
+def assay(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "assay", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines = [{"id": f"p{i}", "messages": [{"role": "user", "content": f"{i}"}]} for i in range(4)]
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+def test_a_load_and_its_exports(prompts: Path, tmp_path: Path) -> None:
+    """Exit 0, the two files with the documented names, a few lines for a person; then all three exports."""
+    out = tmp_path / "out"
+    with ScriptedServer(lambda _r: words(4, first_ms=30, gap_ms=10)) as server:
+        run = assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--concurrency", 2),
+            *("--requests", 8, "--max-tokens", 4, "--ignore-eos", "--out", out, "--header", "X-A: b"),
+        )
+        assert server.requests[0].headers["x-a"] == "b"
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["requests"] | {"n": 8} == summary["requests"]
+    assert summary["throughput"]["output_tokens"] == 32
+    assert summary["state"] == "completed"
+    assert "8 issued: 8 ok" in run.stdout
+    for form in ("vllm", "aiperf", "llmd"):
+        exported = assay("export", out, "--format", form)
+        assert exported.returncode == 0, exported.stderr
+        assert Path(exported.stdout.strip()).stat().st_size > 100
+
+
+def test_failed_requests_end_it_with_1(prompts: Path, tmp_path: Path) -> None:
+    """One failed request of four: the records are there, and the exit code says so."""
+
+    def script(request: Request) -> list[Step]:
+        return [plain(500, b"{}")] if request.index == 2 else words(2)
+
+    with ScriptedServer(script) as server:
+        run = assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts),
+            *("--concurrency", 1, "--requests", 4, "--out", tmp_path / "out"),
+        )
+    assert run.returncode == 1
+    assert "1 http_status" in run.stdout
+    assert (tmp_path / "out" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--concurrency", "1"], "--requests"),
+        (["--requests", "1"], "--concurrency"),
+        (["--concurrency", "1", "--requests", "1", "--header", "X"], "--header"),
+        (["--concurrency", "1", "--requests", "1", "--extra-body", "[]"], "--extra-body"),
+        (["--concurrency", "1", "--requests", "1", "--arrivals", "weekly"], "arrivals"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(prompts: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
+    """A missing or wrong option: one line that names it, exit 2, nothing written."""
+    out = tmp_path / "out"
+    run = assay(
+        *("load", "--url", "http://127.0.0.1:9", "--model", "m", "--prompts", prompts, "--out", out),
+        *arguments,
+    )
+    assert run.returncode == 2
+    assert said in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_export_names_what_is_wrong(tmp_path: Path) -> None:
+    """No records, or a format that is not known: exit 2 and why."""
+    assert assay("export", tmp_path, "--format", "vllm").returncode == 2
+    run = assay("export", tmp_path, "--format", "csv")
+    assert run.returncode == 2
+    assert "vllm, aiperf, llmd" in run.stderr
