@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+
 from assay.digest import sha256_of_file
 from checkout import Checkout
 from engines.rehearsal_process import write_profile
@@ -108,27 +109,32 @@ def test_faster_soak_that_fails_its_after_gate(checkout: Checkout) -> None:
     assert ttft["base"] > 3 * ttft["fast"]
 
 
-def test_readback_agrees_and_names_its_sources(checkout: Checkout) -> None:
-    """The simulated server tells every flag that was asked, none of them differently."""
-    flags = {"time_scale": 50, "max_num_seqs": 4, "max_num_batched_tokens": 2048, "kv_cache_dtype": "fp8"}
-    point = {"kind": "finite", "workload": "chat", "concurrency": 2, "requests": 4, "repeats": 1, "max_tokens": 8}
-    rehearsed(checkout, {"one": flags}, {"p1": point})
+def test_crash_at_a_concurrency_and_readback(checkout: Checkout) -> None:
+    """The server tells every flag that was asked; the point that reaches the scripted concurrency fails as a
+    server crash with the log kept, and the smaller point stays measured."""
+    fault = {"kind": "crash_at_concurrency", "concurrency": 6, "after_load_requests": 20}
+    flags = {
+        "time_scale": 4,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 2048,
+        "kv_cache_dtype": "fp8",
+        "faults": [fault],
+    }
+    shape = {"kind": "finite", "workload": "chat", "requests": 12, "repeats": 1, "max_tokens": 16}
+    points = {"big": {**shape, "concurrency": 6}, "small": {**shape, "concurrency": 2}}
+    rehearsed(checkout, {"one": flags}, dict(reversed(points.items())))
     run = checkout.snakemake()
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     started = checkout.receipt("one/start_server.json")
-    assert (started["reasons"], started["measured"]["mismatches"], started["measured"]["unread"]) == ([], [], [])
-    assert started["measured"]["capacity"]["slots"] == 4
-    assert checkout.receipt("one/finite/p1/r1.json")["measured"]["counts"]["ok"] == 4
-
-
-def test_crash_under_concurrency_is_recorded(checkout: Checkout) -> None:
-    """The point that reaches the scripted concurrency fails as a server crash; the smaller one is measured."""
-    flags = {"time_scale": 50, "max_num_seqs": 8, "faults": [{"kind": "crash_at_concurrency", "concurrency": 6}]}
-    shape = {"kind": "finite", "workload": "chat", "requests": 12, "repeats": 1, "max_tokens": 16}
-    rehearsed(checkout, {"one": flags}, {"small": {**shape, "concurrency": 2}, "big": {**shape, "concurrency": 6}})
-    # The warm-up would reach it first: one request a shape is below it.
-    run = checkout.snakemake()
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    receipts = [checkout.receipt(f"one/finite/{point}/r1.json") for point in ("small", "big")]
-    assert all("server_crashed" in receipt["reasons"] for receipt in receipts), [r["reasons"] for r in receipts]
+    assert (started["reasons"], started["measured"]["mismatches"], started["measured"]["unread"]) == (
+        [],
+        [],
+        [],
+    )
+    assert started["measured"]["capacity"]["slots"] == 8
+    # 2 + 6 warm-up requests and the small point's 12 came before
+    small, big = (checkout.receipt(f"one/finite/{point}/r1.json") for point in ("small", "big"))
+    assert (small["state"], small["measured"]["counts"]["ok"]) == ("completed", 12)
+    assert big["state"] == "failed"
+    assert "server_crashed" in big["reasons"]
     assert any("6 requests in flight" in session["log_tail"] for session in checkout.sessions())

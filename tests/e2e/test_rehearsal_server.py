@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from pathlib import Path
@@ -298,3 +299,27 @@ def test_bad_configuration_ends_with_one_line(tmp_path: Path) -> None:
         assert server.process.wait(10) == 2
     assert server.log.count("\n") == 1
     assert "did you mean 'hang'" in server.log
+
+
+def test_clients_that_leave_and_clients_that_pipeline(tmp_path: Path) -> None:
+    """A stream whose client hangs up, or sends a second request into the first one's answer, frees its slot."""
+    body = json.dumps(
+        {"model": SERVED_NAME, "stream": True, "max_tokens": 4_000, "ignore_eos": True, "prompt": "go on"}
+    ).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    with RehearsalProcess(tmp_path, SLOTS, time_scale=1) as server:
+        for n_requests in (1, 2):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+                client.sendall(request)
+                assert client.recv(64).startswith(b"HTTP/1.1 200")
+                if n_requests == 2:
+                    client.sendall(request)
+                    while client.recv(65_536):
+                        pass  # it ends long before 4,000 tokens could have come
+        deadline = time.monotonic() + 10
+        while (running := prometheus.gauges(prometheus.parse(server.get("/metrics").text))["running"]) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(0.05)
+        assert running == 0
+        assert counters(server)["generation_tokens"] < 8_000

@@ -22,7 +22,10 @@ PARAMETERS: dict[Kind, dict[str, tuple[Any, str]]] = {
         "after_s": (5.0, "simulated seconds after the start"),
         "message": ("KeyError: 'model.layers.3.mlp.experts.weight_scale_inv'", "last line of the log"),
     },
-    Kind.CRASH_AT_CONCURRENCY: {"concurrency": (64, "requests in flight")},
+    Kind.CRASH_AT_CONCURRENCY: {
+        "concurrency": (64, "requests in flight"),
+        "after_load_requests": MATCH["after_load_requests"],
+    },
     Kind.ILLEGAL_MEMORY: {
         "after_s": (1020.0, "simulated seconds with a load running"),
         "replica": (1, "the replica that the log names"),
@@ -170,7 +173,11 @@ class FaultBook:
         self._t_seen_s = t_s
         for fault in self.faults:
             values = fault.values
-            if fault.kind is Kind.CRASH_AT_CONCURRENCY and self.n_in_flight >= values["concurrency"]:
+            if (
+                fault.kind is Kind.CRASH_AT_CONCURRENCY
+                and self.n_in_flight >= values["concurrency"]
+                and self.n_load_done >= values["after_load_requests"]
+            ):
                 return [
                     f"scheduler: {self.n_in_flight} requests in flight",
                     "CUDA error: device-side assert triggered",

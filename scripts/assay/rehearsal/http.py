@@ -134,6 +134,10 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._transport is None:
             return
+        if self._ticket is not None:  # pipelining: answers of two requests would mix
+            self._api.live.give_up(self._ticket)
+            self.cut()
+            return
         path = self._url.decode("latin-1").partition("?")[0]
         method, data, t_arrival_ns = self._parser.get_method(), b"".join(self._body), self._t_arrival_ns
         self._begin()
@@ -155,8 +159,6 @@ class Connection(asyncio.Protocol):
         self.send_json(404, error_body(404, "Not Found")) if answer is None else self.send_json(200, answer)
 
     def _complete(self, data: bytes, is_chat: bool, t_arrival_ns: int) -> None:
-        if self._ticket is not None:
-            raise ApiError(400, "requests are not pipelined here")
         job = self._api.reader.job(data, is_chat)
         self._ticket = self._api.live.take(job, self, t_arrival_ns)
         if self._ticket is not None and job.stream:

@@ -48,6 +48,9 @@ _KEYS = {
     "event_log": str,
 }
 
+OPTIONS_TOLD = ("faults", "parameters", "recipe", "event_log")
+"""Told as they were given; what became of the first three stands beside them in full."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
@@ -107,6 +110,7 @@ def told_config(setup: Setup, live: LiveNode) -> dict[str, Any]:
         "flags": held,
         "not_simulated": {key: value for key, value in setup.recipe.flags.items() if key not in held},
         "recipe": recipe,
+        "options": {key: value for key, value in setup.asked.items() if key in OPTIONS_TOLD},
         "served_name": setup.served_name,
         "time_scale": setup.time_scale,
         "seed": setup.seed,

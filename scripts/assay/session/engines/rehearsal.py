@@ -95,8 +95,12 @@ class Rehearsal:
         for key, value in told["not_simulated"].items():
             values[key], sources[key] = value, f"{CONFIG_PATH} not_simulated: as asked, without effect"
         if self._engine == self.name:
-            for key in ("time_scale", "seed"):
-                values[key], sources[key] = told[key], f"{CONFIG_PATH} {key}"
+            for key, value in {
+                **told["options"],
+                "time_scale": told["time_scale"],
+                "seed": told["seed"],
+            }.items():
+                values[key], sources[key] = value, f"{CONFIG_PATH} {key}"
         return ReadBack(values, sources, dict(told["capacity"]), told["version"])
 
 
