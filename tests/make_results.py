@@ -18,51 +18,10 @@ import yaml
 
 from assay.digest import canonical_json, sha256_of_file, sha256_of_value
 from make_gates import GATE_SPEC, policy, write_gates
+from make_plan import ARM, POINTS
 from make_requests import T0_NS, Shape, client_record, request_rows, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-ARM = {
-    "title": "arm",
-    "engine": "llama_cpp",
-    "image": "img",
-    "image_digest": "d" * 64,
-    "model": "tiny",
-    "model_sha256": "e" * 64,
-    "served_name": "tiny",
-    "flags": {"parallel": 2, "ctx_size": 4096},
-    "gpus": 0,
-    "factors": {},
-    "unspecified": {},
-}
-POINTS: dict[str, dict[str, Any]] = {
-    "chat_c2": {
-        "kind": "finite",
-        "workload": "chat",
-        "workload_kind": "chat",
-        "concurrency": 2,
-        "requests": 8,
-        "repeats": 3,
-        "max_tokens": 32,
-        "ignore_eos": False,
-        "stand_in_prompts": False,
-        "planned_prompt_tokens": None,
-    },
-    "soak_c2": {
-        "kind": "sustained",
-        "workload": "chat",
-        "workload_kind": "chat",
-        "concurrency": 2,
-        "windows": 2,
-        "issue_s": 0.7,
-        "drain_limit_s": 5.0,
-        "max_tokens": 32,
-        "ignore_eos": False,
-        "stand_in_prompts": False,
-        "planned_prompt_tokens": None,
-    },
-}
 
 
 class Scene:
@@ -196,7 +155,10 @@ class Scene:
         }
         pinned = None
         if folder:
-            place = self.put(self.results / "evidence" / self.session_id(leg) / folder / "stage.json", record)
+            # The brackets stand in the receipt alone: they are drawn after the gates have ended.
+            own = {key: value for key, value in record["measured"].items() if key != "brackets"}
+            place = self.results / "evidence" / self.session_id(leg) / folder / "stage.json"
+            self.put(place, record | {"measured": own})
             described = self.describe(place)
             pinned = {"path": described["path"], "sha256": described["sha256"]}
         self.put(self.folder / "receipts" / leg / f"{receipt}.json", record | {"stage_record": pinned})

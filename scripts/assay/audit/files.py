@@ -7,7 +7,7 @@ from pathlib import Path
 from assay.audit.outcome import AuditReport
 from assay.digest import sha256_of_file
 from assay.errors import Incomplete
-from assay.records.campaign import Campaign, Fault, list_attempts
+from assay.records.campaign import Campaign, Fault, list_attempts, resolve_inside
 from assay.records.files import read_json
 from assay.records.pins import MANIFEST, Pins, parse_sums
 from assay.vocab import AuditResult
@@ -139,8 +139,28 @@ def cross_check(report: AuditReport, campaign: Campaign, pins: Pins, sums: dict[
             relative = file.relative_to(campaign.results).as_posix()
             if relative != manifest and relative not in pins.sources:
                 faults.append(Fault(relative, "unpinned", "no record names it"))
+    faults += compare_receipts(campaign)
     report.files_hashed = max(report.files_hashed, len(pins.sources))
     report.blame(faults)
+
+
+def compare_receipts(campaign: Campaign) -> list[Fault]:
+    """A receipt is its stage record and where that lies; only the brackets of gate_after are its own."""
+    faults = []
+    for receipt in campaign.receipts:
+        pinned = receipt.body.get("stage_record")
+        if not isinstance(pinned, dict):
+            continue
+        try:
+            record = read_json(resolve_inside(campaign.results, str(pinned.get("path"))))
+        except Incomplete:
+            continue  # the missing or broken record is a fault of its own
+        body = {key: value for key, value in receipt.body.items() if key != "stage_record"}
+        if isinstance(body.get("measured"), dict):
+            body["measured"] = {key: value for key, value in body["measured"].items() if key != "brackets"}
+        if body != record:
+            faults.append(Fault(receipt.path, "changed", f"is not what its record {pinned['path']} says"))
+    return faults
 
 
 def _doubtful_records(pins: Pins, path: str, sums: dict[str, str] | None) -> list[Fault]:

@@ -54,7 +54,8 @@ class Audit:
         try:
             self.campaign = open_campaign(self.folder)
             pins = Pins(self.campaign)
-        except AssayError as error:
+        except (AssayError, KeyError, TypeError, ValueError, AttributeError) as error:
+            self.campaign = None
             gone = not (self.folder / "plan.json").is_file()
             kind, path = ("missing" if gone else "unreadable"), f"{self.folder.name}/plan.json"
             self.report.blame([Fault(path, "missing" if kind == "missing" else "unreadable", str(error))])

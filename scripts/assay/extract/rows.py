@@ -308,6 +308,9 @@ def pool_rows(rows: Sequence[Row], phases: Sequence[Phase | None]) -> Row:
 
 def build_rows(campaign: Campaign) -> list[Row]:
     """Every row, in the order of the plan; each set of windows is followed by its pooled row."""
+    policy = (campaign.plan.get("publication") or {}).get("object")
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("limits"), Mapping):
+        raise Incomplete(f"{campaign.folder.name}/plan.json: has no publication policy with limits")
     rows: list[Row] = []
     pending: list[tuple[Row, Phase | None]] = []
 

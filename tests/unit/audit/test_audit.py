@@ -146,6 +146,13 @@ def forge_requests(results: Path) -> str:
     return "campaign_test/receipts/base/finite/chat_c2/r1.json"
 
 
+def forge_state(results: Path) -> str:
+    """A receipt that calls a failed stage completed."""
+    receipt = results / "campaign_test/receipts/fast/warm_up.json"
+    receipt.write_text(receipt.read_text().replace('"state": "completed"', '"state": "failed"'))
+    return "campaign_test/receipts/fast/warm_up.json"
+
+
 def forge_gates(results: Path) -> str:
     """A task that was answered wrongly, called a pass, with every digest of the session made to fit."""
     (summary,) = (results / "evidence").glob("20261129T10*/gates_after/summary.json")
@@ -156,7 +163,9 @@ def forge_gates(results: Path) -> str:
     return summary.relative_to(results).as_posix()
 
 
-@pytest.mark.parametrize("forge", [forge_rows, forge_chart_data, forge_svg, forge_requests, forge_gates])
+@pytest.mark.parametrize(
+    "forge", [forge_rows, forge_chart_data, forge_svg, forge_requests, forge_state, forge_gates]
+)
 def test_a_forgery_that_fits_the_list_is_found(results: Path, forge: Callable[[Path], str]) -> None:
     """With SHA256SUMS written anew to fit, a forged row, chart, receipt or gate is still a MISMATCH and is named."""
     named = forge(results)
