@@ -72,8 +72,9 @@ def test_a_crash_in_the_gates_is_no_load(checkout: Checkout) -> None:
     run = checkout.snakemake()
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     assert [session["leg"] for session in checkout.sessions()] == ["a", "a", "b", "b"]
-    receipt = checkout.receipt("a/finite/p1/r1.json")
-    assert (receipt["state"], receipt["reasons"]) == ("not_run", ["server_crashed"])
+    for name, reason in (("gate_before", "server_crashed"), ("finite/p1/r1", "server_start_failed")):
+        receipt = checkout.receipt(f"a/{name}.json")
+        assert (receipt["state"], receipt["reasons"]) == ("not_run", [reason])
 
 
 def test_an_image_whose_check_fails(checkout: Checkout) -> None:
