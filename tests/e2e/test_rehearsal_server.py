@@ -133,6 +133,19 @@ def test_prefix_cache_is_counted(tmp_path: Path) -> None:
         assert told["cached_prompt_tokens"] == (usages[0]["prompt_tokens"] - 1) // 16 * 16 * caching
 
 
+def test_a_conversation_finds_its_earlier_turns_in_the_cache(tmp_path: Path) -> None:
+    """The second turn finds the first prompt and the first answer cached, to whole blocks."""
+    with RehearsalProcess(tmp_path, {"enable_prefix_caching": True}) as server:
+        body: dict[str, Any] = {"model": SERVED_NAME, "max_tokens": 100, "ignore_eos": True}
+        messages = [{"role": "user", "content": "Tell me of rivers and bread. " * 20}]
+        first = server.post("/v1/chat/completions", body | {"messages": messages}).json()
+        messages += [first["choices"][0]["message"], {"role": "user", "content": "And of stone?"}]
+        second = server.post("/v1/chat/completions", body | {"messages": messages}).json()
+    # the last token of the first answer is never computed
+    kept = first["usage"]["prompt_tokens"] + 100 - 1
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == kept // 16 * 16
+
+
 def test_token_ids_and_texts_reach_completions(tmp_path: Path) -> None:
     """A prompt of n token ids is n tokens; a text is as many as /tokenize says."""
     with RehearsalProcess(tmp_path, {}) as server:

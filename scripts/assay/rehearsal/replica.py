@@ -149,8 +149,8 @@ class Replica:
             self.counts.prefix_hits += found * size
 
     def _publish(self, sequence: Sequence) -> None:
-        """Full prompt blocks just computed become readable for others."""
-        full = min(sequence.n_computed, sequence.n_prompt) // self.profile.kv_block_tokens
+        """Full blocks just computed, of prompt and answer, become readable for others."""
+        full = sequence.n_computed // self.profile.kv_block_tokens
         held, hashes = sequence.held, sequence.block_hashes
         while len(held) < min(full, len(hashes)) and self.kv.publish(hashes[len(held)]):
             held.append(hashes[len(held)])
@@ -241,6 +241,8 @@ class Replica:
             if sequence.is_decoding:
                 n_new = self._verify(sequence, n)
                 sequence.n_computed += n_new
+                if sequence.block_hashes:
+                    self._publish(sequence)
             else:
                 sequence.n_computed += n
                 if sequence.block_hashes:

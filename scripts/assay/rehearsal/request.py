@@ -62,13 +62,16 @@ class Job:
 
 @dataclass
 class Prompt:
-    """A prompt as read: its tokens (or how many), and the last message's text."""
+    """A prompt as read: its tokens, and the last message's text."""
 
-    n_tokens: int
+    tokens: list[str] | list[int]
     is_random: bool
-    hashes: list[int]
     text: str
     seed_bytes: bytes
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
 
 
 class Reader:
@@ -140,7 +143,7 @@ class Reader:
             continuous_usage=options.get("continuous_usage_stats") is True,
             n_prompt=prompt.n_tokens,
             is_random=prompt.is_random,
-            block_hashes=prompt.hashes,
+            block_hashes=self._hashes(prompt, pieces),
             seed=seed,
             pieces=pieces,
             n_reasoning=n_reasoning,
@@ -148,6 +151,12 @@ class Reader:
             kind=reply.kind or (None if body.get("stream") is True else CONTROL),
             calls=calls,
         )
+
+    def _hashes(self, prompt: Prompt, pieces: list[str]) -> list[int]:
+        """Of prompt and answer: the next turn of a conversation begins with both."""
+        if not self._recipe.prefix_caching:
+            return []
+        return tokens.block_hashes([*prompt.tokens, *pieces], self._profile.kv_block_tokens)
 
     def _limit(self, body: Mapping[str, Any], prompt: Prompt, room: int) -> int:
         asked = body.get("max_completion_tokens", body.get("max_tokens"))
@@ -162,19 +171,14 @@ class Reader:
         return asked if asked is not None else room
 
     def _prompt(self, body: Mapping[str, Any], is_chat: bool) -> Prompt:
-        caching, size = self._recipe.prefix_caching, self._profile.kv_block_tokens
         if is_chat:
             pieces, text = self.chat_pieces(body)
-            hashes = tokens.block_hashes(pieces, size) if caching else []
-            return Prompt(len(pieces), False, hashes, text, text[-4_000:].encode("utf-8", "surrogatepass"))
+            return Prompt(pieces, False, text, text[-4_000:].encode("utf-8", "surrogatepass"))
         value = body.get("prompt")
         if isinstance(value, str) and value:
-            pieces = tokens.split(value)
-            hashes = tokens.block_hashes(pieces, size) if caching else []
-            return Prompt(len(pieces), False, hashes, value, value[-4_000:].encode("utf-8", "surrogatepass"))
+            return Prompt(tokens.split(value), False, value, value[-4_000:].encode("utf-8", "surrogatepass"))
         if isinstance(value, list) and value and all(type(number) is int for number in value):
-            hashes = tokens.block_hashes(value, size) if caching else []
-            return Prompt(len(value), True, hashes, "", repr(value[:64]).encode())
+            return Prompt(value, True, "", repr(value[:64]).encode())
         raise ApiError(400, "prompt must be a text or a list of token ids")
 
     # ------------------------------------------------------------------ the answer

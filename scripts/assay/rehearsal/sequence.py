@@ -60,6 +60,6 @@ class Sequence:
         self.n_computed = self.n_generated = self.n_cached = 0
         self.is_decoding = False
         self.held: list[int] = []
-        """Published blocks in use, the prompt's first ones."""
+        """Published blocks in use, the first ones of prompt and answer."""
         self.plain_blocks = 0
         self.n_steps = self.n_accepted = self.n_preempted = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 VOCAB_SIZE = 100_000
@@ -110,7 +110,7 @@ class TokenIds:
         return "".join(self._pieces.get(number, "\ufffd") for number in numbers)
 
 
-def block_hashes(tokens: list[str] | list[int], block_tokens: int) -> list[int]:
+def block_hashes(tokens: Sequence[str | int], block_tokens: int) -> list[int]:
     """One hash for each full block of a prompt, over everything up to its end."""
     result, chain = [], 0
     for start in range(0, len(tokens) - block_tokens + 1, block_tokens):
