@@ -91,6 +91,20 @@ def test_events_leave_no_earlier_than_their_simulated_time(tmp_path: Path) -> No
     assert first_s > 0
 
 
+def test_two_servers_take_the_same_simulated_time(tmp_path: Path) -> None:
+    """The same requests one after another on two servers get the same tokens in the same simulated steps."""
+    runs = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        with RehearsalProcess(folder, SLOTS | {"num_speculative_tokens": 3}, log_events=True) as server:
+            load(server, folder / "load", 1, 5)
+            runs.append([[(t_s - e["t_arrival_s"], n) for t_s, _, n in e["sent"]] for e in server.events()])
+    for first, second in zip(*runs, strict=True):
+        assert [n for _, n in first] == [n for _, n in second]
+        assert [t_s for t_s, _ in first] == pytest.approx([t_s for t_s, _ in second], abs=1e-9)
+
+
 def test_gates_pass_by_construction(tmp_path: Path) -> None:
     """All 24 JSON tasks, 8 tool tasks, 9 needles and 3 programs are answered rightly through the real gates."""
     with RehearsalProcess(tmp_path, {"max_model_len": 32768}, time_scale=200) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -33,7 +34,9 @@ def routed(checkout: Checkout) -> Checkout:
     store = Path(os.environ.get("ASSAY_IMAGE_STORE") or PROJECT / ".images")
     built = store / f"vllm_router-{digest}"
     if not built.is_dir():
-        pytest.skip(f"the image vllm_router-{digest} is not built here: assay would have to fetch it from PyPI")
+        pytest.skip(
+            f"the image vllm_router-{digest} is not built here: assay would have to fetch it from PyPI"
+        )
     (checkout.root / name).write_text((PROJECT / name).read_text())
     (checkout.root / image["lock"]).write_text((PROJECT / image["lock"]).read_text())
     (checkout.shared / "images").mkdir(exist_ok=True)
@@ -44,7 +47,10 @@ def routed(checkout: Checkout) -> Checkout:
         "two": {
             **checkout.campaign["arms"]["a"],
             "replicas": 2,
-            "router": {"image": "vllm_router", "flags": {"queue_size": 16, "worker_startup_check_interval": 1}},
+            "router": {
+                "image": "vllm_router",
+                "flags": {"queue_size": 16, "worker_startup_check_interval": 1},
+            },
         }
     }
     checkout.campaign |= {"order": ["two"], "points": json.loads(json.dumps(POINTS))}
@@ -60,7 +66,10 @@ def routed(checkout: Checkout) -> Checkout:
 
 
 def evidence(checkout: Checkout, name: str) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in sorted((checkout.root / "results/evidence").glob(f"*/{name}"))]
+    return [
+        json.loads(file.read_text())
+        for file in sorted((checkout.root / "results/evidence").glob(f"*/{name}"))
+    ]
 
 
 def test_two_replicas_serve_and_are_read_back(routed: Checkout) -> None:
@@ -130,13 +139,16 @@ def test_a_replica_killed_in_a_window(routed: Checkout) -> None:
     failed = {name: sum(member["failed_requests"].values()) for name, member in phase["members"].items()}
     assert failed == {"r0": 0, "r1": counts["failed"]}
     assert phase["failed_unattributed"] == 0
-    print(json.dumps(phase["members"]["r1"]["failed_requests"]))
+    assert phase["members"]["r1"]["failed_requests"]["named"] > 0, "refused ones are named by the router"
     assert phase["members"]["r1"]["returncode"] in (-9, None)
     assert phase["members"]["r0"]["delta"]["generation_tokens"] > 0
     counters = json.loads((folder / "counters.json").read_text())
     assert counters["delta"]["generation_tokens"] is None, "a sum without one of its servers is unknown"
-    rows = json.loads((routed.root / "results/campaign_tiny/extracts/verdicts.json").read_text())
-    assert all(not row["publishable"] for row in rows["rows"])
+    with (routed.root / "results/campaign_tiny/extracts/rows.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows
+    assert {row["publishable"].lower() for row in rows} == {"false"}
+    assert {row["failure_rate"] for row in rows} == {"fail"}
     assert (session / "MANIFEST.sha256").exists()
     assert "replicas.json" in (session / "MANIFEST.sha256").read_text()
     assert routed.processes() == []

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from assay.config.files import read_config
 from assay.digest import sha256_of_file
 from assay.errors import BadInput
+
+REHEARSAL_SUFFIX = "_rehearsal"
+"""Ends the name under which a rehearsal's results lie, so that no campaign's own name may end so."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,11 @@ class Leg:
 
 @dataclass(frozen=True)
 class Campaign:
-    """``config`` is the campaign file; the other dicts hold the files it names, by name."""
+    """``config`` is the campaign file; the other dicts hold the files it names, by name.
+
+    ``stand_ins`` are the workloads that stand in for local prompts, by the name of what they stand in for.
+    ``rehearsal`` holds the options of a rehearsal, None for a real run.
+    """
 
     root: Path
     path: Path
@@ -32,6 +41,8 @@ class Campaign:
     models: dict[str, dict[str, Any]]
     workloads: dict[str, dict[str, Any]]
     publication: dict[str, Any]
+    stand_ins: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rehearsal: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -101,6 +112,10 @@ def load_campaign(path: Path, root: Path) -> Campaign:
         raise BadInput(
             f"{config['name']!r} is not the file's name", where=path, key="name", hint=f"{path.stem!r}"
         )
+    if path.stem.endswith(REHEARSAL_SUFFIX):
+        raise BadInput(
+            "is the name of a rehearsal's results", where=path, key="name", hint=f"another end than {REHEARSAL_SUFFIX}"
+        )
     arms = config["arms"]
     for index, arm in enumerate(config["order"]):
         _known(arm, arms, path, f"order[{index}]", "arm")
@@ -137,7 +152,19 @@ def load_campaign(path: Path, root: Path) -> Campaign:
         ]
     }
     publication = _named(root, "publication", "publication", config["publication"], path, "publication")
-    return Campaign(root, path, config, images, models, workloads, publication)
+    stand_ins = {
+        name: _workload(
+            root, workload["stand_in_by"], root / "config" / "workloads" / f"{name}.yaml", "stand_in_by"
+        )
+        for name, workload in workloads.items()
+        if "local" in workload
+    }
+    return Campaign(root, path, config, images, models, workloads, publication, stand_ins)
+
+
+def local_path(text: str) -> Path:
+    """A path of this machine out of a config: ~ and variables of the environment filled in."""
+    return Path(os.path.expandvars(text)).expanduser()
 
 
 def _known(name: str, known: dict[str, Any], where: Path, key: str, what: str) -> None:
@@ -149,7 +176,7 @@ def _known(name: str, known: dict[str, Any], where: Path, key: str, what: str) -
 
 def _workload(root: Path, name: str, where: Path, key: str) -> dict[str, Any]:
     workload = _named(root, "workload", "workloads", name, where, key)
-    if workload["kind"] == "chat":
+    if "file" in workload:
         file = root / "config" / "workloads" / workload["file"]
         config_path = root / "config" / "workloads" / f"{name}.yaml"
         if not file.is_file():

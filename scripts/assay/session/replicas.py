@@ -204,7 +204,7 @@ def phase_record(
 ) -> dict[str, Any]:
     """`replicas.json` of one phase: counters, deaths and failed requests by replica.
 
-    A failed request belongs to the member that its error names; one that names none belongs to the member that
+    A failed request belongs to the member that the router's error answer names; one that names none belongs to the member that
     died in this phase, when exactly one did. Anything else is unattributed, and counted as that.
     """
     died = [
@@ -254,12 +254,13 @@ def failures(requests_file: Path, group: Group, died: Sequence[str]) -> tuple[di
     unattributed = 0
     if not requests_file.exists():
         return counts, unattributed
-    table = pq.read_table(requests_file, columns=["status", "error_class", "error_text"])
+    table = pq.read_table(requests_file, columns=["status", "error_class", "http_status", "body"])
     for row in table.to_pylist():
         if row["status"] != str(RequestStatus.FAILED):
             continue
-        places = {member.url.removeprefix("http://"): member.name for member in group.members}
-        named = [name for place, name in places.items() if place in (row["error_text"] or "")]
+        # Only an error answer is the router's own text; what a stream holds is the model's.
+        refusal = (row["body"] or "") if row["http_status"] not in (None, 200) else ""
+        named = [member.name for member in group.members if f"{member.url}/" in refusal]
         if len(named) == 1:
             counts[named[0]]["named"] += 1
         elif len(died) == 1 and row["error_class"] != str(ErrorClass.CLIENT):

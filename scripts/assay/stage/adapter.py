@@ -28,7 +28,7 @@ def options(doc: str | None, **extra: dict[str, Any]) -> argparse.ArgumentParser
 
 def bench(spec: dict[str, Any]) -> Bench:
     """The leg that a spec names, in the checkout and the results folder that the job runs in."""
-    return Bench(Path.cwd(), spec["campaign"], spec["leg"], RESULTS)
+    return Bench(Path.cwd(), spec["campaign"], spec["leg"], RESULTS, spec.get("rehearsal"))
 
 
 def finish(main: Callable[[], Any]) -> None:

@@ -7,13 +7,14 @@ the front of the bracket; one that finds the session of an earlier stage just us
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from assay.config.campaign import Campaign, load_campaign
+from assay.config.campaign import REHEARSAL_SUFFIX, Campaign, load_campaign, local_path
 from assay.digest import PACKAGE_ROOT, sha256_of_value
 from assay.errors import BadInput, Incomplete
 from assay.gates import Endpoint, run_gates
@@ -22,16 +23,20 @@ from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
 from assay.session import replicas
 from assay.session.devices import HOST_DEVICE, use_devices
-from assay.session.engines import EngineFiles, engine
+from assay.session.engines import EngineFiles
 from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure, stop
+from assay.stage import simulated
 from assay.stage.attempt import Attempt, new_folder
-from assay.stage.launch import Launch, check_placement, launch, place, read_configuration
+from assay.stage.conversation import draw_conversations
+from assay.stage.launch import Launch, check_placement, launch, launch_one, place, read_configuration
 from assay.stage.prompts import draw_synthetic, read_pool
+from assay.stage.rehearse import as_rehearsal, engine_of
 from assay.stage.specs import DEFAULT_TIMEOUT_S, Specs
 from assay.vocab import Reason, Stage, StageState
 
 EVIDENCE = "evidence"
 FRONT = {Stage.GATE_BEFORE: "gates_before", Stage.WARM_UP: "warmup", Stage.GATE_AFTER: "gates_after"}
+REHEARSAL_START_S = 300.0
 WARM_UP_SEED_OFFSET = 7_919  # synthetic warm-up prompts must not be the measured ones
 
 
@@ -43,15 +48,25 @@ def image_store(root: Path) -> Path:
 class Bench:
     """One leg of one campaign, and its results folder."""
 
-    def __init__(self, root: Path, campaign_name: str, leg_name: str, results: Path):
-        path = root / "config" / "campaigns" / f"{campaign_name}.yaml"
-        self.campaign: Campaign = load_campaign(path, root)
+    def __init__(
+        self,
+        root: Path,
+        campaign_name: str,
+        leg_name: str,
+        results: Path,
+        rehearsal: dict[str, Any] | None = None,
+    ):
+        file_name = campaign_name if rehearsal is None else campaign_name.removesuffix(REHEARSAL_SUFFIX)
+        self.campaign: Campaign = load_campaign(root / "config" / "campaigns" / f"{file_name}.yaml", root)
+        if rehearsal is not None:
+            self.campaign = as_rehearsal(self.campaign, rehearsal)
         self.specs = Specs(self.campaign)
         self.leg = self.campaign.leg(leg_name)
         self.results = results
         self.folder = results / campaign_name
         self.server = self.specs.server(self.leg.arm)
-        self.engine = engine(self.server["engine"])
+        self.engine = engine_of(self.server)
+        self.time_scale: int = self.server.get("rehearsal", {}).get("time_scale", 1)
 
     @property
     def receipts(self) -> Path:
@@ -70,7 +85,7 @@ class Bench:
     def devices(self) -> list[str]:
         """The GPUs of the campaign by UUID, or the host where it needs none."""
         n_gpus = self.server["gpus"]
-        if n_gpus == 0:
+        if n_gpus == 0 or "rehearsal" in self.server:
             return [HOST_DEVICE]
         topology = read_json(self.folder / "receipts" / "probe_topology.json")["topology"]
         uuids = [gpu["uuid"] for gpu in topology["gpus"]]
@@ -89,29 +104,26 @@ class Bench:
     def command(self, files: EngineFiles, store: Path) -> Launch:
         """The command of this leg's server, or of its replicas and their router."""
         router_python = None
+        timeout_s = self.campaign.arms[self.leg.arm].get("ready_timeout_s")
+        if "rehearsal" in self.server:
+            # One process plays all replicas; its start takes simulated time, and the machine's own.
+            return launch_one(self.engine, self.server, files, REHEARSAL_START_S + (timeout_s or 0))
         if "router" in self.server:
             router_python = str(image_python(self.image(self.server["router"]["image"]), store))
-        timeout_s = self.campaign.arms[self.leg.arm].get("ready_timeout_s")
         return launch(self.engine, self.server, files, router_python, self.planned(), timeout_s)
 
     def planned(self) -> list[dict[str, Any]]:
         """Where the members of this leg's server go, by the arm's placement; empty when it asks for none."""
-        if "placement" not in self.server:
-            return []
+        if "placement" not in self.server or "rehearsal" in self.server:
+            return []  # simulated GPUs lie nowhere
         topology = read_json(self.folder / "receipts" / "probe_topology.json")["topology"]
         return place(self.server, topology)
 
     def lease_request(self) -> LeaseRequest:
         """What `lease.ensure` is asked for this leg."""
-        image = self.image(self.server["image"])
         store = image_store(self.campaign.root)
-        model = self.campaign.models[self.server["model"]]
-        source = model["source"]
-        if "image_file" in source:
-            model_path = find_model_file(image, source["image_file"], store)
-        else:
-            model_path = Path(source["path"]).expanduser()
-        files = EngineFiles(str(image_python(image, store)), str(model_path), self.server["served_name"])
+        python, model_path = self.python_and_model(store)
+        files = EngineFiles(python, str(model_path), self.server["served_name"])
         arm = self.campaign.arms[self.leg.arm]
         started = self.command(files, store)
         context = f"{self.campaign.config['context_tokens'] // 1024}k"
@@ -152,6 +164,18 @@ class Bench:
             },
             device_wait_s=self.campaign.config.get("device_wait_s", 86_400.0),
         )
+
+    def python_and_model(self, store: Path) -> tuple[str, Path]:
+        """The image's interpreter and the model's file or folder; of a rehearsal our own, and the profile."""
+        if "profile" in self.server.get("rehearsal", {}):
+            return sys.executable, self.campaign.root.resolve() / self.server["rehearsal"]["profile"]
+        image = self.image(self.server["image"])
+        source = self.campaign.models[self.server["model"]]["source"]
+        if "image_file" in source:
+            model_path = find_model_file(image, source["image_file"], store)
+        else:
+            model_path = local_path(source["path"])
+        return str(image_python(image, store)), model_path
 
     @contextmanager
     def session(self, upto: Stage | None) -> Iterator[Session]:
@@ -229,6 +253,9 @@ class Bench:
     ) -> dict[str, Any]:
         """One shape of load, full generation; gives the client's record."""
         prompts, n_tokens = pool, shape["planned_prompt_tokens"]
+        if "conversation" in shape:
+            lines = draw_conversations(f"warm_up_{number}", shape["conversation"], WARM_UP_SEED_OFFSET)
+            prompts = [Prompt(id=line["id"], messages=line["messages"]) for line in lines]
         if n_tokens is not None:
             model = self.campaign.models[self.server["model"]]
             prompts = draw_synthetic(
@@ -251,7 +278,14 @@ class Bench:
             point_id=f"warm_up_{number}",
             session_id=session.session_id,
         )
-        return run_load(load, prompts, folder)
+        return self.run_load(load, prompts, folder)
+
+    def run_load(self, load: LoadSpec, prompts: list[Prompt], folder: Path) -> dict[str, Any]:
+        """One phase of load; in a rehearsal it is asked in wall time and recorded in simulated time."""
+        if "profile" not in self.server.get("rehearsal", {}):
+            return run_load(load, prompts, folder)
+        client = run_load(simulated.ask(load, self.time_scale), prompts, folder)
+        return simulated.to_simulated(folder, client, self.time_scale)
 
     def outcome(self, session: Session) -> tuple[StageState, list[Reason], str | None]:
         """How the server came through a stage: completed, crashed, or stopped from outside."""

@@ -87,6 +87,12 @@ def launch(
     return Launch(argv, {}, router.READY_PATH, timeout_s + ROUTER_TIMEOUT_S)
 
 
+def launch_one(engine: Engine, server: Mapping[str, Any], files: EngineFiles, ready_timeout_s: float) -> Launch:
+    """The command of a server that is one process, whatever it plays: the simulated node. Pure."""
+    argv, environment = engine.argv(server["flags"], files), engine.environment(server["flags"])
+    return Launch(argv, environment, engine.ready_path, ready_timeout_s)
+
+
 def side_channel(member: Mapping[str, Any]) -> dict[str, str]:
     """vLLM's NIXL connector listens on a port of its own: each member of a split needs another."""
     if member["role"] == "replica":
@@ -97,7 +103,7 @@ def side_channel(member: Mapping[str, Any]) -> dict[str, str]:
 def read_configuration(engine: Engine, server: Mapping[str, Any], session: Session) -> dict[str, Any]:
     """The object of `config_readback.json`: asked against told, by replica where there are several."""
     asked: dict[str, Any] = {**server["flags"], "served_name": server["served_name"]}
-    if "engine_version" in server:
+    if "engine_version" in server and "rehearsal" not in server:
         asked["engine_version"] = server["engine_version"]
     error, more = None, dict[str, Any]()
     try:

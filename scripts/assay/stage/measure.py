@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.digest import sha256_of_file
-from assay.load import LoadSpec, Prompt, read_prompts, run_load
+from assay.load import LoadSpec, Prompt, read_prompts
 from assay.records.files import write_json
 from assay.session import replicas
 from assay.session.counters import read_counters, record_counters
@@ -46,7 +46,7 @@ def run_phase(
     urls, group = replicas.server_urls(session.folder, session.url), replicas.read_group(session.folder)
     before = read_counters(urls, engine_name)
     each_before = replicas.read_counters(group, engine_name) if group else None
-    client = run_load(spec, prompts, folder)
+    client = bench.run_load(spec, prompts, folder)
     after = read_counters(urls, engine_name)
     write_json(folder / "counters.json", record_counters(before, after, client))
     reasons = [Reason(word) for word in client["reasons"]]

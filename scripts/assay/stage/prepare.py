@@ -34,6 +34,8 @@ def build_image(root: Path, spec: dict[str, Any], receipt: Path) -> dict[str, An
 
     A failing build or check is a record too: arms of that image are not run, and say why; others go on.
     """
+    if "rehearsal" in spec:
+        return rehearse_image(spec, receipt)
     config = read_config(root, "image", root / "config" / "images" / f"{spec['image']}.yaml")
     image = build(config, image_store(root), root, say=lambda text: print(text, flush=True))
     failed = image["state"] != StageState.COMPLETED
@@ -48,6 +50,21 @@ def build_image(root: Path, spec: dict[str, Any], receipt: Path) -> dict[str, An
         "reasons": [str(Reason.IMAGE_FAILED)] if failed else [],
         "detail": f"step {image['failed_step']!r}: {image['detail']}" if failed else None,
         "image": {key: value for key, value in image.items() if key not in VOLATILE},
+    }
+    write_json(receipt, record)
+    return record
+
+
+def rehearse_image(spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
+    """A rehearsal builds nothing: the receipt names the image that a real run would build."""
+    record = {
+        "schema": "assay/image/1",
+        "stage": spec["stage"],
+        "spec_sha256": sha256_of_value(spec),
+        "state": str(StageState.COMPLETED),
+        "reasons": [str(Reason.REHEARSAL)],
+        "detail": "nothing is built for a rehearsal",
+        "image": {"name": spec["image"], "digest": spec["digest"], "patches": [], "packages": [], "checks": []},
     }
     write_json(receipt, record)
     return record

@@ -11,6 +11,8 @@ from assay.digest import sha256_of_file, sha256_of_value
 from assay.errors import BadInput
 from assay.load import Prompt
 from assay.records.files import write_json, write_text
+from assay.stage.conversation import draw_conversations
+from assay.stage.local_prompts import read_local
 
 
 def read_pool(root: Path, workload: dict[str, Any]) -> list[Prompt]:
@@ -19,6 +21,8 @@ def read_pool(root: Path, workload: dict[str, Any]) -> list[Prompt]:
 
 
 def _lines(root: Path, workload: dict[str, Any]) -> list[dict[str, Any]]:
+    if "local" in workload:
+        return read_local(workload, root / "config" / "workloads" / f"{workload['name']}.yaml")
     path = root / "config" / "workloads" / workload["file"]
     lines = []
     for number, text in enumerate(path.read_text().splitlines(), 1):
@@ -54,7 +58,7 @@ def draw_prompts(root: Path, spec: dict[str, Any]) -> tuple[list[dict[str, Any]]
     """The lines of a point's prompt file and facts about the draw.
 
     Chat: a seeded shuffle of the pool, cut at ``count``; a pool smaller than ``count`` is cycled in that
-    order and the facts say so. Synthetic: random token ids.
+    order and the facts say so. Synthetic: random token ids. Conversation: generated, and sent in its order.
     """
     workload, count = spec["workload"], spec["count"]
     if workload["kind"] == "synthetic":
@@ -68,6 +72,14 @@ def draw_prompts(root: Path, spec: dict[str, Any]) -> tuple[list[dict[str, Any]]
         )
         lines = [{"id": prompt.id, "token_ids": prompt.token_ids} for prompt in prompts]
         return lines, {"n_pool": None, "n_distinct": len(lines), "cycled": False}
+    if workload["kind"] == "conversation":
+        lines = draw_conversations(spec["point_id"], workload, spec["seed"])
+        n_lines = count or len(lines)
+        return lines[:n_lines], {
+            "n_pool": len(lines),
+            "n_distinct": min(n_lines, len(lines)),
+            "cycled": n_lines > len(lines),
+        }
     pool = _lines(root, workload)
     random.Random(f"{spec['point_id']}/{spec['seed']}").shuffle(pool)
     n_lines = count or len(pool)

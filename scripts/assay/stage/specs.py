@@ -5,6 +5,7 @@ A spec holds exactly what the stage uses. Titles, comments, key order and file t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,17 @@ from assay.digest import sha256_of_value
 from assay.gates import load_policy
 from assay.image import image_digest
 from assay.session.engines import router
+from assay.stage.rehearse import stand_in
 from assay.vocab import Stage
 
 DEFAULT_SEED = 20261009
 DEFAULT_TIMEOUT_S = 600.0
-TITLES = ("title", "license")
+TITLES = ("title", "license", "unspecified")
+SHAPE = (
+    "concurrency", "max_tokens", "ignore_eos", "workload_kind", "planned_prompt_tokens", "conversation", "extra_body",
+)  # fmt: skip
+"""What of a point makes another shape for the engine, and so for the warm-up."""
+CONVERSATION = ("conversations", "turns", "first_tokens", "turn_tokens")
 
 
 class Specs:
@@ -53,6 +60,8 @@ class Specs:
                 "version": arm["router"].get("version"),
                 "flags": router.resolve(arm["router"]),
             }
+        if self.campaign.rehearsal is not None:
+            spec["rehearsal"] = stand_in(self.campaign, arm_name)
         return spec | ({"port": arm["port"]} if arm.get("port") else {})
 
     def point(self, point_id: str) -> dict[str, Any]:
@@ -67,6 +76,7 @@ class Specs:
             "planned_prompt_tokens": workload.get("prompt_tokens"),
             "workload_kind": workload["kind"],
             "stand_in_prompts": bool(workload.get("stand_in", False)),
+            **({"conversation": conversation_of(workload)} if workload["kind"] == "conversation" else {}),
             **point,
             "extra_body": workload.get("request", {}) | point.get("extra_body", {}),
         }
@@ -100,17 +110,7 @@ class Specs:
         shapes: dict[tuple[Any, ...], dict[str, Any]] = {}
         for point_id in self.campaign.points:
             point = self.point(point_id)
-            shape = {
-                key: point[key]
-                for key in (
-                    "concurrency",
-                    "max_tokens",
-                    "ignore_eos",
-                    "workload_kind",
-                    "planned_prompt_tokens",
-                    "extra_body",
-                )
-            }
+            shape = {key: point[key] for key in SHAPE if key in point}
             shapes.setdefault((sha256_of_value(shape),), shape)
         workload = self.campaign.workloads[warm_up["workload"]]
         return {
@@ -130,6 +130,8 @@ class Specs:
     ) -> dict[str, Any]:
         """The spec of one stage of one leg."""
         spec: dict[str, Any] = {"stage": str(stage), "campaign": self.campaign.name}
+        if self.campaign.rehearsal is not None:
+            spec["rehearsal"] = dict(self.campaign.rehearsal)
         if leg_name is not None:
             leg = self.campaign.leg(leg_name)
             spec |= {"leg": leg.name, "arm": leg.arm, "server": self.server(leg.arm)}
@@ -175,6 +177,7 @@ class Specs:
                 "sha256": self.gate_policy.sha256,
                 "tasks_sha256": self.gate_policy.tasks_sha256,
             },
+            "unspecified": config.get("unspecified", {}),
             "publication": {
                 "policy": config["publication"],
                 "object": campaign.publication,
@@ -182,8 +185,15 @@ class Specs:
             },
             "images": {name: {"digest": digest} for name, digest in self.image_digests.items()},
             "models": campaign.models,
-            "rehearsal": False,
+            # An arm of the rehearsal engine is one too, whatever the run is called.
+            "rehearsal": campaign.rehearsal is not None
+            or any(arm["engine"] == "rehearsal" for arm in campaign.arms.values()),
         }
+
+
+def conversation_of(workload: Mapping[str, Any]) -> dict[str, int]:
+    """The measures of a conversation workload."""
+    return {key: workload[key] for key in CONVERSATION}
 
 
 def root_of(campaign_path: Path) -> Path:

@@ -44,6 +44,9 @@ def parser_of(wheel: Path) -> dict[str, Any]:
     name, version = wheel.name.split("-")[:2]
     found = READERS[name](Sources(wheel))
     flags = dict(sorted(found["flags"].items()))
+    for flag in flags.values():
+        if "any" in flag["types"]:
+            flag.setdefault("why", "type: one that the engine makes itself")
     return {
         "schema": SCHEMA,
         "engine": name,
