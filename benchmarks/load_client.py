@@ -292,14 +292,17 @@ def reported(name: str, run: Run) -> dict[str, float]:
 
 
 def measure(bench: Bench, name: str, concurrency: int, requests: int, *flags: str) -> dict[str, float] | None:
-    """One run of one client; None when it is not installed."""
+    """One run of one client; None when it is not installed or did not do its work."""
     command = getattr(bench, name)(concurrency, requests)
     if command is None:
         return None
     run = bench.run(command, *flags)
     if len(run.log) < requests:
         said = (bench.work / "client.txt").read_text()[-500:]
-        raise SystemExit(f"{name} sent {len(run.log)} of {requests} requests: {said}")
+        print(f"{name} sent {len(run.log)} of {requests} requests: {said}", file=sys.stderr, flush=True)
+        if name == "assay":
+            raise SystemExit(1)
+        return None
     events = requests * TOKENS
     result = reported(name, run)
     end_ns = written_ns(run.folder / "records/client.json") if name == "assay" else run.t_last_ns
@@ -368,7 +371,7 @@ def full_speed(bench: Bench, clients: list[str]) -> list[str]:
         best = max((medians(r)["events_s"] for n, r in results.items() if r and n != "assay"), default=None)
         for name, runs in results.items():
             if not runs:
-                lines.append(f"| {burst} | {name} | not installed |" + " |" * 8)
+                lines.append(f"| {burst} | {name} | not installed, or it did not run |" + " |" * 8)
                 continue
             m = medians(runs)
             low, high = min(r["events_s"] for r in runs), max(r["events_s"] for r in runs)

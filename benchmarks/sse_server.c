@@ -192,7 +192,8 @@ static void put_end(Stream *s) {
 
 /* One turn of a stream: its next event, or the next `burst` of them in one write. */
 static int emit(Stream *s) {
-    for (int i = 0; i < burst && s->active; i++) {
+    int last = 0;
+    for (int i = 0; i < burst && !last; i++) {
         int number = s->n_sent % 1000;
         s->event[s->digits_at] = (char)('0' + number / 100);
         s->event[s->digits_at + 1] = (char)('0' + number / 10 % 10);
@@ -200,12 +201,12 @@ static int emit(Stream *s) {
         s->stamps[s->n_sent++] = now_ns();
         put(s, s->event, (size_t)s->event_len);
         n_tokens_sent++;
-        if (s->n_sent == s->n_tokens) {
-            put_end(s);
-            finish(s, 1);
-        }
+        last = s->n_sent == s->n_tokens;
+        if (last) put_end(s);
     }
-    return flush(s);
+    int broke = flush(s);
+    if (last) finish(s, 1); /* after the write: the log's own writing must not delay it */
+    return broke;
 }
 
 /* ---------------------------------------------------------------- requests */
@@ -415,7 +416,10 @@ int main(int argc, char **argv) {
             case 't': ttft_ns = (u64)(atof(optarg) * 1e6); break;
             case 'i': itl_ns = (u64)(atof(optarg) * 1e6); break;
             case 'b': burst = atoi(optarg); break;
-            case 'l': log_file = fopen(optarg, "wb"); break;
+            case 'l':
+                log_file = fopen(optarg, "wb");
+                if (log_file) setvbuf(log_file, NULL, _IOFBF, 1 << 20);
+                break;
             case 's': stats_path = optarg; break;
             default: return 2;
         }

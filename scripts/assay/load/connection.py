@@ -17,6 +17,7 @@ import httptools
 
 from assay.load.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, StampClock, unpack_timespec
 from assay.load.exchange import Exchange
+from assay.load.stale import was_never_read
 from assay.vocab import ErrorClass
 
 READ_BYTES = 64 << 10
@@ -44,6 +45,7 @@ class Owner(Protocol):
     def connection_ready(self, connection: Connection) -> None: ...
     def connection_failed(self, connection: Connection, error: OSError) -> None: ...
     def connection_dropped(self, connection: Connection) -> None: ...
+    def exchange_stale(self, connection: Connection, exchange: Exchange) -> None: ...
     def exchange_ended(
         self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
     ) -> None: ...
@@ -127,7 +129,7 @@ class Connection:
         except OSError:
             return  # the event was of an earlier socket with this number: still connecting
         self._parser = httptools.HttpResponseParser(self)
-        self._n_messages = 0
+        self._n_messages = self._n_received = 0
         self._reset_message()
         if self.tls is None:
             self._ready()
@@ -166,6 +168,7 @@ class Connection:
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         """Send a request; ``t_send_ns`` is taken before its first byte is handed to the kernel."""
         self.exchange, self.state = exchange, State.BUSY
+        self._n_received = 0
         self._add_chunk, self._add_time = exchange.chunks.append, exchange.times.append
         data = head + body
         if self._ssl is not None:
@@ -192,7 +195,7 @@ class Connection:
         except BlockingIOError:
             n_sent = 0
         except OSError as error:
-            self._lost(f"sending: {error.strerror or error}", _monotonic_ns())
+            self._lost(f"sending: {error.strerror or error}", _monotonic_ns(), unread=True)
             return
         if n_sent < len(data):
             self._out = data[n_sent:]
@@ -220,12 +223,14 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(f"receiving: {error.strerror or error}", _monotonic_ns())
+            unread = error.errno in (errno.ECONNRESET, errno.EPIPE)
+            self._lost(f"receiving: {error.strerror or error}", _monotonic_ns(), unread=unread)
             return
         if n == 0:
             self._end_of_file(_monotonic_ns())
             return
         self.n_reads += 1
+        self._n_received += n
         exchange = self.exchange
         if ancillary:
             seconds, nanoseconds = unpack_timespec(ancillary[0][2])
@@ -300,10 +305,11 @@ class Connection:
         if exchange is not None and self._headers_done and not self._sized:
             self._end(exchange, t_ns, None, False)  # a body without a length ends with the connection
         else:
-            self._lost("the server closed the connection", t_ns)
+            unread = self._sock is not None and self._n_messages > 0 and was_never_read(self._sock)
+            self._lost("the server closed the connection", t_ns, unread=unread)
 
-    def _lost(self, why: str, t_ns: int, kind: ErrorClass | None = None) -> None:
-        """The connection broke. Without a request it is only closed."""
+    def _lost(self, why: str, t_ns: int, kind: ErrorClass | None = None, unread: bool = False) -> None:
+        """The connection broke. Without a request it is only closed; `unread`: see assay.load.stale."""
         exchange, state = self.exchange, self.state
         if state is State.HANDSHAKE:
             self.close()
@@ -313,6 +319,11 @@ class Connection:
             self.owner.connection_dropped(self)
         else:
             before = exchange.t_headers_ns is None
+            if before and unread and self._n_messages and not self._n_received and not exchange.n_resent:
+                self.exchange = None
+                self.close()
+                self.owner.exchange_stale(self, exchange)
+                return
             if before and self._n_messages:
                 why += ", which had been kept from an earlier request"
             self._end(

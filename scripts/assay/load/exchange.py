@@ -27,6 +27,7 @@ class Exchange:
         "error_body_bytes",
         "index",
         "measured",
+        "n_resent",
         "prompt",
         "stamped_by_kernel",
         "status_code",
@@ -54,6 +55,7 @@ class Exchange:
         self.error_body: list[bytes] = []
         self.error_body_bytes = 0
         self.done = False
+        self.n_resent = 0
         self.connection: Any = None  # the one that carries it, while it runs
 
     def decode(self) -> None:
@@ -124,6 +126,7 @@ class Exchange:
             decoder.n_first_chunk,
             decoder.reasoning_seen,
             decoder.think_tag_seen,
+            self.n_resent,
             decoder.texts() if ok and (texts or decoder.n_output is None) else None,
         )
 

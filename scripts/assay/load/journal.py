@@ -49,6 +49,7 @@ class Row(msgspec.Struct, array_like=True):
     n_first_chunk: int | None
     reasoning_seen: bool
     think_tag_seen: bool
+    n_resent: int
     texts: tuple[str, str] | None  # reasoning and answer, where they may have to be counted
 
 
@@ -79,6 +80,7 @@ class JournalWriter:
     def close(self) -> None:
         self.flush()
         os.close(self._handle)
+        self._handle = -1
 
 
 class JournalReader:

@@ -110,6 +110,7 @@ class _Phase:
         self.sends, self.ends = array("q"), array("q")
         self.counts: dict[str, int] = {}
         self.n_opening = 0
+        self.n_resent = 0
         self.sources: dict[str, int] = {}
         self.t_first_send_ns: int | None = None
         self.t_last_send_ns: int | None = None
@@ -266,6 +267,7 @@ class _Phase:
             return
         self.counts[row.status] = self.counts.get(row.status, 0) + 1
         self.used_prompts.add(row.prompt)
+        self.n_resent += row.n_resent
         if row.timestamp_source is not None:
             self.sources[row.timestamp_source] = self.sources.get(row.timestamp_source, 0) + 1
         if row.t_send_ns is not None:
@@ -298,6 +300,7 @@ class _Phase:
             crew=self._crew,
             counts=self.counts,
             n_opening=self.n_opening,
+            n_resent=self.n_resent,
             sends=np.array(self.sends, dtype=np.int64),
             ends=np.array(self.ends, dtype=np.int64),
             t_last_end_ns=self.t_last_end_ns,

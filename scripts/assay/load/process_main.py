@@ -53,7 +53,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, end)
     try:
         worker = Worker(_read_plan())
-        worker.run()
+        try:
+            worker.run()
+        finally:
+            worker.save()  # whatever ended it: the rows so far are kept
     except (MemoryError, OSError) as error:
         os.write(1, json.dumps({"refused": f"{type(error).__name__}: {error}"}).encode() + b"\n")
         return 1

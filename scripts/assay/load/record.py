@@ -20,6 +20,7 @@ def client_record(
     crew: Crew,
     counts: dict[str, int],
     n_opening: int,
+    n_resent: int,
     sends: NDArray[np.int64],
     ends: NDArray[np.int64],
     t_last_end_ns: int | None,
@@ -65,6 +66,7 @@ def client_record(
             "cycled": n_issued > n_prompts,
         },
         "requests": requests,
+        "n_resent": n_resent,
         "opening": {"issued": n_opening} if spec.has_opening else None,
         "phase": {name: facts.get(name) for name in ("anchor", "barrier", "t_start_ns", "t_issue_end_ns")}
         | {"t_end_ns": t_last_end_ns},

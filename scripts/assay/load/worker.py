@@ -24,7 +24,7 @@ from assay.load.issue import ClosedLoop, Issuer, OpenLoop
 from assay.load.journal import JournalWriter
 from assay.load.plan import SharedCounter, WorkerPlan
 from assay.load.request_bytes import RequestBytes, tls_context
-from assay.load.reuse import IDLE_LIMIT_NS, Freed, Reuse
+from assay.load.stale import IDLE_LIMIT_NS
 from assay.load.timer import Timer
 from assay.vocab import ErrorClass
 
@@ -60,8 +60,8 @@ class Worker:
         self._running: set[Exchange] = set()
         self._deadlines: deque[Exchange] = deque()
         self._backlog = Backlog(self._journal, plan.keep_texts)
-        self._freed: deque[Freed] = deque()
-        self._reuse = Reuse()
+        self._freed: deque[tuple[Connection, int, bool, bool]] = deque()
+        self._keeps = True  # the server keeps connections, as far as was seen
         self._n_workers = plan.process
         self._n_measured_running = 0
         self._commands = b""
@@ -165,27 +165,28 @@ class Worker:
             self.exchange_ended(connection, exchange, _monotonic_ns(), (kind, f"no connection: {text}"))
 
     def connection_dropped(self, connection: Connection) -> None:
-        if self._reuse.until_ns is not None:
-            self._freed.extend(self._reuse.settle(False))
+        if _monotonic_ns() - connection.idle_since_ns < IDLE_LIMIT_NS and connection.n_reads:
+            self._keeps = False  # closed right after an answer, unannounced: it will do so again
+
+    def exchange_stale(self, connection: Connection, exchange: Exchange) -> None:
+        self._keeps = False
+        exchange.n_resent += 1
+        connection.waiting = exchange
+        self._open(connection)
 
     def _release_all(self) -> None:
-        """Give freed slots their next request, once it is known whether their connections can be used."""
+        """Give freed slots their next request."""
         while self._freed:
             freed = self._freed.popleft()
-            if freed.connection.state is State.IDLE:
-                if self._reuse.keeps is None:
-                    if self._reuse.hold(freed, _monotonic_ns()):
-                        self._arm()
-                    continue
-                if not self._reuse.keeps:
-                    freed.connection.close()
+            if not self._keeps and freed[0].state is State.IDLE:
+                freed[0].close()
             self._issuer.freed(*freed)
 
     def exchange_ended(
         self, connection: Connection, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None
     ) -> None:
         self._close_books(exchange, t_ns, failure, None)
-        self._freed.append(Freed(connection, t_ns, exchange.measured, exchange.t_send_ns is None))
+        self._freed.append((connection, t_ns, exchange.measured, exchange.t_send_ns is None))
 
     def _close_books(
         self, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None
@@ -207,7 +208,7 @@ class Worker:
         now_ns = _monotonic_ns()
         self._close_books(exchange, now_ns, failure, incomplete)
         if incomplete is None:
-            self._freed.append(Freed(connection, now_ns, exchange.measured, False))
+            self._freed.append((connection, now_ns, exchange.measured, False))
 
     def run(self) -> None:
         """Connect, wait for the start, put the load on, report."""
@@ -233,7 +234,7 @@ class Worker:
                 "n_reads": sum(connection.n_reads for connection in self._connections),
                 "clock_steps": self._clock.n_steps,
                 "clock_uncertainty_ns": self._clock.uncertainty_ns,
-                "server_keeps_connections": self._reuse.keeps,
+                "server_keeps_connections": self._keeps,
                 "stopped": self._stop,
                 "refused": self.refused,
             }
@@ -317,17 +318,14 @@ class Worker:
         elif fd == self._timer.fd:
             self._timer.clear()
             now_ns = _monotonic_ns()
-            if self._reuse.until_ns is not None and now_ns >= self._reuse.until_ns:
-                self._freed.extend(self._reuse.settle(True))
-                self._release_all()
             self._issuer.on_time(now_ns)
             self._arm()
 
     def _arm(self) -> None:
-        """Set the timer to what is due next: an arrival, the start of a stream, the end of the grace."""
-        due = [t_ns for t_ns in (self._issuer.next_due_ns(), self._reuse.until_ns) if t_ns is not None]
-        if due:
-            self._timer.arm(min(due))
+        """Set the timer to what is due next: an arrival, or the start of a stream."""
+        due_ns = self._issuer.next_due_ns()
+        if due_ns is not None:
+            self._timer.arm(due_ns)
 
     def _is_over(self, now_ns: int) -> bool:
         issuer = self._issuer
@@ -389,6 +387,10 @@ class Worker:
                 self._meter.restart()
             elif word == b"stop":
                 self.stop()
+
+    def save(self) -> None:
+        """Hand the journal's rows to the kernel."""
+        self._journal.flush()
 
     def stop(self) -> None:
         """End soon: what runs is incomplete."""

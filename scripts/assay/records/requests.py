@@ -32,6 +32,7 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("terminal_seen", _BOOL, nullable=False),
         pa.field("timestamp_source", _STR),
         pa.field("n_coalesced", _I32),
+        pa.field("n_resent", _I32),  # times sent again since no server program had read it
         pa.field("t_scheduled_ns", _I64),
         pa.field("t_send_ns", _I64),
         pa.field("t_headers_ns", _I64),

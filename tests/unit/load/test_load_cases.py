@@ -393,12 +393,30 @@ def test_split_at_every_byte(load: Any) -> None:
     assert (row["status"], row["http_status"], len(row["chunk_offsets_ns"])) == ("ok", 200, 3)
 
 
-def test_a_closed_kept_connection_is_replaced(load: Any) -> None:
-    """A server that closes the connection after each answer is met with a new one, without a failure."""
+def test_unannounced_closes_lose_nothing_and_send_nothing_twice(load: Any) -> None:
+    """A server that closes after each answer without saying so: all are answered, and it saw each only once."""
     with ScriptedServer(lambda _request: [*words(2), Close()]) as server:
-        outcome = load(server.url, requests=5)
-        assert server.n_connections >= 5
+        outcome = load(server.url, requests=30, concurrency=3)
+        assert len(server.requests) == 30
+    assert outcome.summary["requests"]["ok"] == 30
+    assert outcome.client["n_resent"] == sum(row["n_resent"] for row in outcome.rows)
+
+
+def test_a_request_that_was_read_is_never_sent_again(load: Any) -> None:
+    """A server that reads a request on a kept connection and closes: a failure, seen once, on the record."""
+
+    def script(request: Request) -> list[Step]:
+        return [Wait(20), Close()] if request.index % 3 == 2 else words(2)
+
+    with ScriptedServer(script) as server:
+        outcome = load(server.url, requests=9)
+        assert len(server.requests) == 9
+    assert outcome.summary["requests"]["error_classes"] == {"connect": 3}
+    assert {row["n_resent"] for row in outcome.rows} == {0}
+
+
+def test_connections_are_kept(load: Any) -> None:
+    """A server that keeps connections sees one per stream."""
     with ScriptedServer(lambda _request: words(2)) as server:
-        load(server.url, requests=5)
-        assert server.n_connections == 1
-    assert outcome.summary["requests"]["ok"] == 5
+        load(server.url, requests=12, concurrency=3)
+        assert server.n_connections == 3
