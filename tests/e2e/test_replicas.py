@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import PROJECT, Checkout
 
 from assay.image import image_digest, load_image
+from checkout import PROJECT, Checkout
 
 pytestmark = pytest.mark.e2e
 POINTS: dict[str, Any] = {
