@@ -30,8 +30,7 @@ WEIGHTS = {"output_throughput": 3.0, "served_rate": 3.0, "ttft": 1.0, "tpot": 2.
 FITS: dict[str, tuple[str, ...]] = {
     "dsv41_native_tp4": (
         "step_fixed_s", "moe_load_s", "moe_tokens", "token_s", "prefill_token_s", "prefill_context_s",
-        "prefill_request_s", "mixed_step_s", "draft_fixed_s", "acceptance_text", "acceptance_random",
-        "acceptance_spread",
+        "prefill_request_s", "mixed_step_s", "draft_fixed_s", "acceptance_text", "acceptance_spread",
     ),
     "glm53_flash_tp4": (
         "step_fixed_s", "moe_load_s", "moe_tokens", "token_s", "prefill_token_s", "prefill_request_s",
