@@ -204,8 +204,8 @@ def phase_record(
 ) -> dict[str, Any]:
     """`replicas.json` of one phase: counters, deaths and failed requests by replica.
 
-    A failed request belongs to the member that the router's error answer names; one that names none belongs to the member that
-    died in this phase, when exactly one did. Anything else is unattributed, and counted as that.
+    A failed request belongs to the member that the router's error answer names; one that names none
+    belongs to the member that died in this phase, when exactly one did. Anything else is unattributed, and counted as that.
     """
     died = [
         name

@@ -46,14 +46,8 @@ class Sglang:
             *["--host", "127.0.0.1", "--port", "{port}", "--served-model-name", files.served_name],
             "--enable-metrics",
             *parser.words(parser.load_parser("sglang", files.version), flags),
-            *self._place(files),
+            *(files.placement["sglang_flags"] if files.placement else []),
         ]
-
-    def _place(self, files: EngineFiles) -> list[str]:
-        """One NUMA node for each rank, where the placement knows them all."""
-        if files.placement is None or files.placement["numa_nodes"] is None:
-            return []
-        return ["--numa-node", *[str(rank["numa_node"]) for rank in files.placement["ranks"]]]
 
     def environment(self, flags: Mapping[str, Any]) -> dict[str, str]:
         """No look-ups during a measurement."""
@@ -78,7 +72,8 @@ class Sglang:
         used = parser.load_parser("sglang", version if version in known else known[-1])
         for name, flag in used.flags.items():
             field = flag.get("dest", name)
-            resolved = [state[field] for state in states if field in state] or [info[field]] * (field in info)
+            resolved = [state[field] for state in states if field in state]
+            resolved = resolved or [info[key] for key in (field,) if key in info]
             # Ranks that disagree have no one value: it stays unread.
             if resolved and all(value == resolved[0] for value in resolved):
                 told.tell_all(name, resolved[0], path)
