@@ -73,7 +73,7 @@ def measure(scale: int, streams: int, exact_tok_s: float) -> str:
     cpu_s = after.user + after.system - before.user - before.system
     client = record["screens"]["client_bound"]
     return (
-        f"| {scale} | {rate['output_tok_s']:,.0f} | {cpu_s / wall_s:.0%} "
+        f"| {scale} | {rate['output_tok_s']:,.0f} | {cpu_s / wall_s:.0%} | {cpu_s * 1e6 / rate['output_tokens']:.1f} "
         f"| {client['measured']['cpu_share_max']:.0%} {client['result']} "
         f"| {own['rehearsal:late_mean_seconds'] * 1e3:.2f} / {own['rehearsal:late_max_seconds'] * 1e3:.1f} "
         f"| {rate['output_tok_s'] / scale:,.0f} | {rate['output_tok_s'] / scale / exact_tok_s:.3f} |"
@@ -95,9 +95,10 @@ def main() -> int:
         f"without a clock {exact:,.0f} tokens/s"
     )
     print(
-        "| scale | events/s | server CPU | client CPU | server late mean / max, ms | simulated tokens/s | of exact |"
+        "| scale | events/s | server CPU | server us/event | client CPU "
+        "| server late mean / max, ms | simulated tokens/s | of exact |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     for scale in options.scales:
         print(measure(scale, options.streams, exact), flush=True)
     return 0
