@@ -64,6 +64,7 @@ def request_rows(shape: Shape, session_id: str, point_id: str, t0_ns: int = T0_N
             "terminal_seen": True,
             "timestamp_source": "user",
             "n_coalesced": 0,
+            "n_resent": 0,
             "t_scheduled_ns": send,
             "t_send_ns": send,
             "t_headers_ns": send + 1_000_000,
