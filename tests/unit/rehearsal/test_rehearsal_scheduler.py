@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from assay.rehearsal.node import Node
 from assay.rehearsal.offline import Ask, ClosedLoop, Served, output_tok_s, percentile
 from assay.rehearsal.profile import Profile, read_profile
-from assay.rehearsal.published import PROFILES, draw_asks
+from assay.rehearsal.published import PROFILES, compare, draw_asks, read_cases
 from assay.rehearsal.recipe import Recipe
 from assay.rehearsal.sequence import Sequence
 
@@ -101,6 +101,16 @@ def test_more_slots_and_speculation_change_the_soak(native: Profile) -> None:
     assert percentile([item.ttft_ms for item in base], 99) > 3_000
     assert percentile([item.ttft_ms for item in drafted], 99) < 2_000
     assert output_tok_s(drafted) > 1.5 * output_tok_s(base)
+
+
+@pytest.mark.parametrize("campaign", ["dsv41_32k", "dsv41_fp8_rescue", "glm_sglang", "spark_served_rate"])
+def test_published_figures_come_out_near(campaign: str) -> None:
+    """The rates, latencies and capacities of the smaller rounds come out of the fitted profiles within a third,
+    and most of them within a tenth: a changed mechanism that loses them has to be fitted anew."""
+    figures = compare(ROOT, cases=[case for case in read_cases(ROOT) if case.campaign == campaign])
+    assert figures
+    assert all(0.67 < figure.ratio < 1.5 for figure in figures), figures
+    assert sum(0.9 < figure.ratio < 1.12 for figure in figures) > len(figures) / 2
 
 
 def test_graphs_help_one_request_and_not_sixteen() -> None:

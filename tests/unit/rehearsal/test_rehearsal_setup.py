@@ -16,6 +16,7 @@ from assay.rehearsal.recipe import flags_of, recipe_of
 from assay.rehearsal.server import read_setup
 from assay.session.engines import EngineFiles, engine, rehearse
 from assay.session.engines.base import check_flags
+from assay.session.engines.rehearsal import recipe_of_members
 from assay.vocab import RehearsalFault
 from engines.rehearsal_process import write_profile
 
@@ -148,6 +149,16 @@ def test_stand_in_takes_the_flags_of_the_engine_it_stands_for() -> None:
     assert (config["engine"], config["flags"], config["time_scale"]) == ("llama_cpp", flags, 10)
     with pytest.raises(BadInput):
         rehearse(engine("llama_cpp"), {"speed": 1})
+
+
+def test_replicas_and_splits_become_one_recipe() -> None:
+    """An arm's replicas, or its prefill and decode roles, are played by one simulated node."""
+    flags = {"enforce_eager": False, "tensor_parallel_size": 4}
+    assert recipe_of_members({"flags": flags}) == {}
+    assert recipe_of_members({"flags": flags, "replicas": 2}) == {"replicas": 2}
+    split = {"prefill": {"flags": {"enforce_eager": True}}, "decode": {"replicas": 3}}
+    made = recipe_of("vllm", flags, recipe_of_members({"flags": flags, "split": split}))
+    assert (made.prefill_replicas, made.replicas, made.prefill_eager, made.eager) == (1, 3, True, False)
 
 
 def test_defaults_are_a_node_without_effects() -> None:
