@@ -48,8 +48,8 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(st.lists(request_rows(), max_size=25), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_order_does_not_matter(rows: list[dict[str, Any]], random: Any) -> None:
     """A summary is the same for every order of the rows."""
     shuffled = list(rows)
@@ -67,8 +67,8 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     return {name: value} if isinstance(value, int | float) else {}
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(st.lists(request_rows(), min_size=1, max_size=25))
-@settings(deadline=None)
 def test_the_sums_are_those_of_the_rows(rows: list[dict[str, Any]]) -> None:
     """Counts add up to issued; tokens, elapsed time and gaps equal sums written out by hand."""
     summary = summarise_requests(table_of(rows), window_start_ns=-1, window_end_ns=10**13)
@@ -89,8 +89,8 @@ def test_the_sums_are_those_of_the_rows(rows: list[dict[str, Any]]) -> None:
         assert summary["latency"]["icl_ms"]["mean"] == pytest.approx(sum(gaps) / len(gaps) / 1e6, abs=1e-9)
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(st.lists(request_rows(), min_size=1, max_size=25), st.integers(0, 24))
-@settings(deadline=None)
 def test_a_failure_never_makes_it_better(rows: list[dict[str, Any]], which: int) -> None:
     """Turning an ok request into a failed one lowers no adjusted percentile and no token count rises."""
     rows[which % len(rows)] |= {"status": "ok", "n_output": 3}
@@ -109,6 +109,7 @@ def number(value: Any) -> float:
     return float("inf") if value == "inf" else float(value)
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(VALUES, st.integers(0, 20))
 def test_percentiles_are_numpys(values: list[float], n_failed: int) -> None:
     """Percentiles are numpy's linear ones, and the adjusted ones those of the values with +inf for failures."""
@@ -176,6 +177,7 @@ def test_a_status_outside_the_vocabulary_is_refused() -> None:
 INTEGERS = st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=40)
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(
     INTEGERS,
     st.lists(st.none() | st.text(st.characters(exclude_categories=("Cs",)))),
@@ -197,6 +199,7 @@ def test_columns_go_there_and_back(numbers: list[Any], texts: list[Any], flags: 
     assert [int(n) if v else None for n, v in zip(found, valid, strict=True)] == numbers[len(numbers) // 2 :]
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(st.lists(st.lists(st.integers(0, 2**60), max_size=5), max_size=12), st.integers(0, 6))
 def test_lists_go_there_and_back(lists: list[list[int]], skip: int) -> None:
     """A list column holds its lists, and gives them flat with their bounds, sliced or not."""

@@ -53,6 +53,7 @@ def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(streams(), st.data())
 def test_any_split_gives_the_same_events(stream: tuple[bytes, list[SseEvent]], data: st.DataObject) -> None:
     """However the bytes are cut, the parser gives exactly the events that were written."""
@@ -62,6 +63,7 @@ def test_any_split_gives_the_same_events(stream: tuple[bytes, list[SseEvent]], d
     assert [*found, *parser.close()] == expected
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(streams())
 def test_byte_by_byte(stream: tuple[bytes, list[SseEvent]]) -> None:
     """One byte at a time, UTF-8 and line endings split, gives the same events."""
@@ -132,8 +134,8 @@ def outcome(decoder: StreamDecoder) -> dict[str, Any]:
     }
 
 
+@settings(deadline=None)  # a busy host is no wrong answer
 @given(completions(), st.booleans(), st.integers(1, 8), st.booleans())
-@settings(deadline=None)
 def test_recognised_events_are_what_decoding_gives(
     values: list[dict[str, Any]], ascii_only: bool, batch: int, spaced: bool
 ) -> None:
