@@ -205,7 +205,8 @@ def phase_record(
     """`replicas.json` of one phase: counters, deaths and failed requests by replica.
 
     A failed request belongs to the member that the router's error answer names; one that names none
-    belongs to the member that died in this phase, when exactly one did. Anything else is unattributed, and counted as that.
+    belongs to the member that died in this phase, when exactly one did. Anything else is unattributed, and
+    counted as that.
     """
     died = [
         name

@@ -23,6 +23,7 @@ class CacheConfig:
     open_kind: Kind | str = "auto"
     sizes: list[int] | None = None
     caching: bool = True
+    other: Literal["x", "y"] = "x"
     hidden: int = field(init=False, default=1)
     made: int = Field(default_factory=make)
 ''',
@@ -37,12 +38,15 @@ class SpecConfig:
     "vllm/engine/__init__.py": "",
     "vllm/engine/arg_utils.py": """
 from vllm.config import CacheConfig, SpecConfig
+DROPPED = "y"
 class EngineArgs:
     def add_cli_args(parser):
         cache = get_kwargs(CacheConfig)
         spec = get_kwargs(VllmConfig)
         group.add_argument("--block-size", "-b", **cache["block_size"])
         group.add_argument("--cache-kind", **cache["kind"])
+        cache["other"]["choices"].remove(DROPPED)
+        group.add_argument("--other", **cache["other"])
         group.add_argument("--open-kind", **{**cache["open_kind"], "default": None})
         group.add_argument("--sizes", **cache["sizes"])
         group.add_argument("--caching", **cache["caching"])
@@ -87,6 +91,7 @@ def test_flags_and_configs_are_read(tmp_path: Path) -> None:
     assert (flags["cache_kind"]["choices"], flags["cache_kind"]["open"]) == (["auto", "fp8"], False)
     assert (flags["open_kind"]["open"], flags["open_kind"]["default"]) == (True, None)
     assert (flags["sizes"]["form"], flags["sizes"]["types"]) == ("list", [{"list": ["int"]}, "null"])
+    assert flags["other"]["choices"] == ["x"], "a choice that the parser takes away again"
     assert flags["caching"]["form"] == "on_off"
     assert flags["quiet"]["form"] == flags["headless"]["form"] == "switch"
     assert flags["spec_config"]["form"] == "json"

@@ -71,7 +71,7 @@ def describe(
             if word == "choices":
                 flag["choices"] = None
             if word != "help":
-                flag["why"] = f"{word}: {why}"
+                flag["why"] = "; ".join([*([flag["why"]] if "why" in flag else []), f"{word}: {why}"])
     return key_of(long[0]), flag
 
 

@@ -114,16 +114,39 @@ def _from_calls(sources: Sources, types: Types, module: Module, method: ast.Func
             elif isinstance(node.value, ast.Subscript) and name_of(call) in owners:
                 owner = owners[name_of(call)]
                 owners[name_of(node.targets[0])] = f"{owner}.{sources.value(module, node.value.slice)}"
+    removed = _removed_choices(sources, module, method)
     flags: dict[str, Any] = {}
     for call in calls(method):
         known: dict[str, Any] = {}
         for word in call.keywords:
             if word.arg is None:
                 known |= _unpacked(sources, types, module, owners, word.value)
+                field = ast.unparse(word.value)
+                if "choices" in known and field in removed:
+                    known["choices"] = [choice for choice in known["choices"] if choice not in removed[field]]
+                    known["types"] = ["str"]
         found = describe(sources, module, call, known)
         if found is not None:
             flags[found[0]] = found[1]
     return flags
+
+
+def _removed_choices(sources: Sources, module: Module, method: ast.FunctionDef) -> dict[str, list[Any]]:
+    """Choices that the parser takes away again: `kwargs["field"]["choices"].remove(X)`, by `kwargs['field']`."""
+    removed: dict[str, list[Any]] = {}
+    for node in ast.walk(method):
+        if not (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "remove"
+        ):
+            continue
+        table = node.func.value
+        if (
+            isinstance(table, ast.Subscript)
+            and isinstance(table.slice, ast.Constant)
+            and table.slice.value == "choices"
+        ):
+            removed.setdefault(ast.unparse(table.value), []).append(sources.value(module, node.args[0]))
+    return removed
 
 
 def _unpacked(
