@@ -23,7 +23,7 @@ def percentiles(values: Iterable[float], n_failed: int = 0) -> dict[str, Any]:
     """Percentiles (numpy, linear) of finite ``values``, NaN meaning unknown and left out of ``n``.
 
     p99 is null under 662 samples, p90 under 64: a quantile that few samples cannot carry. ``adj_`` ones put
-    +inf for each of ``n_failed`` requests; they are ``"inf"`` where they fall on or beside one.
+    +inf for each of ``n_failed`` requests; they are ``"inf"`` where they fall on or beside one, for any n.
     """
     array = np.asarray(list(values) if not isinstance(values, np.ndarray) else values, dtype=np.float64)
     unknown = np.isnan(array)
@@ -49,7 +49,9 @@ def percentiles(values: Iterable[float], n_failed: int = 0) -> dict[str, Any]:
     n_all = len(known) + n_failed
     ordered = np.sort(known)
     for quantile, least in ((50, 1), (90, P90_MIN_SAMPLES), (99, P99_MIN_SAMPLES)):
-        result[f"adj_p{quantile}"] = _with_failures(ordered, n_all, quantile) if n_all >= least else None
+        adjusted = _with_failures(ordered, n_all, quantile) if n_all else None
+        # A failure that reaches the quantile says so whatever n is; a finite one needs samples to stand on.
+        result[f"adj_p{quantile}"] = adjusted if adjusted == INFINITE or n_all >= least else None
     return result
 
 
