@@ -35,11 +35,14 @@ def test_a_load_and_its_exports(prompts: Path, tmp_path: Path) -> None:
             *("--requests", 8, "--max-tokens", 4, "--ignore-eos", "--out", out, "--header", "X-A: b"),
         )
         assert server.requests[0].headers["x-a"] == "b"
-    assert (run.returncode, run.stderr) == (0, ""), run.stdout
     summary = json.loads((out / "summary.json").read_text())
+    assert run.stderr == ""
+    # A host that starves the client is told so; that is then no valid phase, and the exit code says it.
+    valid = summary["state"] == "completed"
+    assert valid or summary["reasons"] == ["client_bound"]
+    assert run.returncode == (0 if valid else 1), run.stdout
     assert summary["requests"] | {"n": 8} == summary["requests"]
     assert summary["throughput"]["output_tokens"] == 32
-    assert summary["state"] == "completed"
     assert "8 issued: 8 ok" in run.stdout
     for form in ("vllm", "aiperf", "llmd"):
         exported = assay("export", out, "--format", form)
