@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from assay.config.campaign import load_campaign
 from assay.probe import read_captured
 from assay.probe.placement import plan
 from assay.session.engines import EngineFiles, engine, router
 from assay.session.readback import compare_config
 from assay.session.replicas import add_capacity, agree
 from assay.stage.launch import launch, place
+from assay.stage.preflight import check_campaign
 from checkout import PROJECT, Checkout
 
 VLLM_LOG = """\
@@ -289,3 +291,11 @@ def test_validate_takes_the_good_ones(checkout: Checkout) -> None:
     checkout.write_campaign()
     run = checkout.assay("validate", "config/campaigns/campaign_tiny.yaml")
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PROJECT / "config/campaigns").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_shipped_campaign_is_taken_by_its_engines(path: Path) -> None:
+    """No flag of a campaign in the project is one that its engine's or router's parser would refuse."""
+    check_campaign(load_campaign(path, PROJECT))
