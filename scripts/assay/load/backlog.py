@@ -63,3 +63,4 @@ class Backlog:
         else:
             exchange, t_end_ns, failure, incomplete = item
             self._journal.append(exchange.row(t_end_ns, failure, incomplete, self._keep_texts))
+            exchange.release()

@@ -77,6 +77,11 @@ class Exchange:
         chunks.clear()
         times.clear()
 
+    def release(self) -> None:
+        """Drop what is on record now: the list of deadlines may hold this object for a while yet."""
+        self.decoder = StreamDecoder.__new__(StreamDecoder)
+        self.error_body = []
+
     def row(
         self, t_end_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None, texts: bool
     ) -> Row:

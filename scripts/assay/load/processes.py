@@ -167,7 +167,7 @@ class Crew:
     def _take(self, member: ClientProcess, message: dict[str, Any]) -> None:
         if "health" in message:
             self.samples.append({"process": member.number, **message["health"]})
-            if len(self.samples) > 8_000:
+            if len(self.samples) > 2_000:
                 self.samples = self.samples[::2]
         elif "ready" in message:
             member.ready = message

@@ -121,6 +121,7 @@ class RequestTableWriter:
             self._temporary,
             REQUEST_SCHEMA,
             compression="zstd",
+            write_statistics=False,  # they would stay in memory for each column of each group
             use_dictionary=[
                 "prompt_id",
                 "point_id",
