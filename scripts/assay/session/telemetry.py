@@ -107,17 +107,24 @@ class Telemetry:
         return row
 
     def _server(self) -> dict[str, float | None]:
-        if self.server is not None:
+        """CPU time and resident memory of the server and all below it that live now: workers, replicas, router."""
+        cpu_s, rss_bytes, n_read = 0.0, 0, 0
+        try:
+            family = [] if self.server is None else [self.server, *self.server.children(recursive=True)]
+        except psutil.Error:
+            family, self.server = [], None
+        for process in family:
             try:
-                with self.server.oneshot():
-                    times = self.server.cpu_times()
-                    return {
-                        "server_cpu_s": times.user + times.system,
-                        "server_rss_bytes": self.server.memory_info().rss,
-                    }
+                with process.oneshot():
+                    times = process.cpu_times()
+                    rss_bytes += process.memory_info().rss
+                    cpu_s += times.user + times.system
+                    n_read += 1
             except psutil.Error:
-                self.server = None
-        return {"server_cpu_s": None, "server_rss_bytes": None}
+                continue  # it ended between the list and the reading
+        if n_read == 0:
+            return {"server_cpu_s": None, "server_rss_bytes": None}
+        return {"server_cpu_s": cpu_s, "server_rss_bytes": rss_bytes}
 
     def close(self) -> None:
         """Turn the journal into telemetry.parquet; without a sample there is no file."""
