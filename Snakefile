@@ -1,6 +1,7 @@
 # Assay: LLM-serving benchmark campaigns as one DAG.
 #   snakemake --cores all campaign_local      run a campaign
 #   snakemake -n campaign_local               what would run, and why
+#   snakemake --cores all campaign_256k --config rehearse=true     the whole DAG on a simulated node
 #   python -m assay list                      every campaign
 from snakemake.utils import min_version
 
@@ -21,7 +22,9 @@ resource_scopes:
 rule all:
     default_target: True
     input:
-        [campaign_targets(name) for name in DEFAULT_CAMPAIGNS],
+        lambda wildcards: [
+            file for name in DEFAULT_CAMPAIGNS for file in ASSAY.targets(name)
+        ],
 
 
 for campaign in CAMPAIGNS:

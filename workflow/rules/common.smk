@@ -9,8 +9,8 @@ ROOT = Path(workflow.basedir)
 IS_MAIN = workflow.exec_mode == workflow.exec_mode.DEFAULT
 IS_REMOTE = workflow.exec_mode == workflow.exec_mode.REMOTE
 # Snakemake knows its targets only after this file was read; the words of the command line are there already.
-ASSAY = Workflow.open(ROOT, sys.argv[1:] if IS_MAIN else [], IS_MAIN, IS_REMOTE)
-CAMPAIGNS = list(ASSAY.campaigns)
+ASSAY = Workflow.open(ROOT, sys.argv[1:] if IS_MAIN else [], IS_MAIN, IS_REMOTE, config)
+CAMPAIGNS = list(ASSAY.files)
 DEFAULT_CAMPAIGNS = [name for name in CAMPAIGNS if name == "campaign_local"]
 # Snakemake gives a stage all cores of the machine and cuts this down to --cores: nothing else runs meanwhile.
 ALL_CORES = 4096
@@ -61,7 +61,8 @@ def all_charts(wildcards):
 
 
 def campaign_targets(name):
-    return ASSAY.targets(name)
+    """A function, so that a campaign which nobody asks for is not read."""
+    return lambda wildcards: ASSAY.targets(name)
 
 
 def release_servers(why):

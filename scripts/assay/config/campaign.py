@@ -114,7 +114,10 @@ def load_campaign(path: Path, root: Path) -> Campaign:
         )
     if path.stem.endswith(REHEARSAL_SUFFIX):
         raise BadInput(
-            "is the name of a rehearsal's results", where=path, key="name", hint=f"another end than {REHEARSAL_SUFFIX}"
+            "is the name of a rehearsal's results",
+            where=path,
+            key="name",
+            hint=f"another end than {REHEARSAL_SUFFIX}",
         )
     arms = config["arms"]
     for index, arm in enumerate(config["order"]):

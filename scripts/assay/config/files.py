@@ -16,22 +16,24 @@ from assay.errors import BadInput
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML would keep the last of two equal keys in silence."""
+    """YAML would keep the last of two equal keys in silence.
 
+    Looked for where a mapping is composed: a merge (`<<: *other`) writes into its node later, and a key of one's
+    own may stand over one that it brings.
+    """
 
-def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} stands twice", key_node.start_mark
-            )
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if (key := (key_node.tag, key_node.value)) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key_node.value!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return node
 
 
 def read_yaml(path: Path) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from assay.config.campaign import REHEARSAL_SUFFIX
 from assay.errors import BadInput
 from assay.records.campaign import Campaign
 from assay.verdict.spread import summarise_repeats
@@ -90,20 +91,24 @@ def published_ratio(
 
 
 def _measured(
-    rows: Sequence[Mapping[str, Any]], reference: Mapping[str, str], points: Mapping[str, Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]],
+    reference: Mapping[str, str],
+    points: Mapping[str, Mapping[str, Any]],
+    names: Mapping[str, str],
 ) -> tuple[float | None, str | None, str | None, list[str]]:
     """(value in the published unit, statistic, why there is none, rows behind it)."""
     key = (reference["metric"], reference["unit"], _percentile(reference["statistic"]))
     if key not in ROW_METRICS:
         return None, None, "no counterpart among the rows' columns", []
     column, factor = ROW_METRICS[key]
+    names = {name: names.get(name, name) for name in {row["workload"] for row in rows}}
     sustained = reference["workload"].startswith(("sustained_", "soak_"))
     workload = reference["workload"].removeprefix("sustained_").removeprefix("soak_")
     behind = [
         row
         for row in rows
         if row["arm"] == reference["arm"]
-        and workload in (row["workload"], row["point_id"])
+        and workload in (names[row["workload"]], row["point_id"])
         and str(row["concurrency"]) == reference["concurrency"]
         and (points[row["point_id"]]["kind"] == "sustained") == sustained
         and row["kind"] == ("pooled" if sustained else "repeat")
@@ -122,10 +127,14 @@ def side_by_side(
 ) -> dict[str, Any]:
     """Each published row of this campaign with what was measured for it."""
     lines = []
+    published_as = campaign.plan.get("published") or {}
+    name = published_as.get("campaign") or campaign.name.removesuffix(REHEARSAL_SUFFIX)
     for row in reference:
-        if row["campaign"] != campaign.name:
+        if row["campaign"] != name:
             continue
-        measured, statistic, why, behind = _measured(rows, row, campaign.plan["points"])
+        measured, statistic, why, behind = _measured(
+            rows, row, campaign.plan["points"], published_as.get("workloads") or {}
+        )
         published = published_value(row)
         lines.append(
             {

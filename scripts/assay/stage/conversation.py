@@ -9,8 +9,12 @@ WORDS_PER_TOKEN = 0.75
 """A common tokenizer makes about four tokens of three English words; the exact number is the server's to tell."""
 REPLY_SHARE = 0.5
 """How much of a turn is the assistant's earlier answer, which the prompt of the next turn carries."""
-_SUBJECTS = "the scheduler,the worker,the planner,a reviewer,the build,the reader,the parser,the test run,the index,the cache"
-_VERBS = "read,checked,moved,renamed,opened,closed,compared,listed,merged,split,counted,skipped,repeated,measured"
+_SUBJECTS = (
+    "the scheduler,the worker,the planner,a reviewer,the build,the reader,the parser,the index,the cache"
+)
+_VERBS = (
+    "read,checked,moved,renamed,opened,closed,compared,listed,merged,split,counted,skipped,repeated,measured"
+)
 _OBJECTS = (
     "the second module,three files,the change list,an empty folder,the older branch,a failing case,the long table,"
     "its own notes,the open question,the shared settings,a missing header,two small helpers,the first draft"

@@ -87,7 +87,9 @@ def launch(
     return Launch(argv, {}, router.READY_PATH, timeout_s + ROUTER_TIMEOUT_S)
 
 
-def launch_one(engine: Engine, server: Mapping[str, Any], files: EngineFiles, ready_timeout_s: float) -> Launch:
+def launch_one(
+    engine: Engine, server: Mapping[str, Any], files: EngineFiles, ready_timeout_s: float
+) -> Launch:
     """The command of a server that is one process, whatever it plays: the simulated node. Pure."""
     argv, environment = engine.argv(server["flags"], files), engine.environment(server["flags"])
     return Launch(argv, environment, engine.ready_path, ready_timeout_s)

@@ -47,7 +47,10 @@ def read_local(workload: dict[str, Any], where: Path) -> list[dict[str, Any]]:
     try:
         conversations = json.loads(path.read_bytes())
         pool = [
-            {"id": str(entry["id"]), "messages": [{"role": "user", "content": entry["conversations"][0]["value"]}]}
+            {
+                "id": str(entry["id"]),
+                "messages": [{"role": "user", "content": entry["conversations"][0]["value"]}],
+            }
             for entry in conversations
             if entry["conversations"]
             and entry["conversations"][0]["from"] in HUMAN
@@ -60,7 +63,9 @@ def read_local(workload: dict[str, Any], where: Path) -> list[dict[str, Any]]:
             where=where,
             key="local.format",
         ) from error
-    lines = list({line["id"]: line for line in pool}.values())  # an id may stand twice: a prompt is named once
+    lines = list(
+        {line["id"]: line for line in pool}.values()
+    )  # an id may stand twice: a prompt is named once
     if not lines:
         raise BadInput(f"{path} holds no first turn of a person", where=where, key="local.path")
     return lines

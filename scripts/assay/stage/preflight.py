@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
-from assay.config.campaign import Campaign
+from assay.config.campaign import Campaign, local_path
 from assay.digest import sha256_of_file
 from assay.errors import BadInput
 from assay.gates import load_policy
 from assay.probe import probe_topology
 from assay.session.engines.arm import check_arm
+from assay.stage.local_prompts import check_local
+from assay.stage.rehearse import check_stand_ins
+
+MODEL_INDEX = "model.safetensors.index.json"
 
 
 def check_campaign(campaign: Campaign) -> None:
@@ -19,6 +24,7 @@ def check_campaign(campaign: Campaign) -> None:
         check_arm(arm, campaign.path, f"arms.{name}", campaign.config["needs"]["gpus"])
         check_image_model(campaign, name)
     load_policy(campaign.gate_policy_path)
+    check_stand_ins(campaign)
     for point_id, point in campaign.points.items():
         workload = campaign.workloads[point["workload"]]
         models = campaign.models.values()
@@ -33,13 +39,18 @@ def check_campaign(campaign: Campaign) -> None:
 
 
 def check_machine(campaign: Campaign) -> None:
-    """GPUs, model files and ports as this machine has them now. BadInput before anything starts."""
+    """GPUs, models, prompts and ports as this machine has them now. BadInput before anything starts."""
     check_gpus(campaign)
     for name, model in campaign.models.items():
-        path = model["source"].get("path")
+        source = model["source"]
         where = campaign.root / "config" / "models" / f"{name}.yaml"
-        if path is not None:
-            check_model_file(Path(path).expanduser(), model["sha256"], where, "source.path")
+        if "repository" in source:
+            check_model_folder(local_path(source["path"]), model, where)
+        elif "path" in source:
+            check_model_file(local_path(source["path"]), model["sha256"], where, "source.path")
+    for name, workload in campaign.workloads.items():
+        if "local" in workload:
+            check_local(workload, campaign.root / "config" / "workloads" / f"{name}.yaml")
     for name, arm in campaign.arms.items():
         if arm.get("port"):
             check_port(arm["port"], campaign.path, f"arms.{name}.port")
@@ -57,7 +68,8 @@ def check_gpus(campaign: Campaign) -> None:
             f"{campaign.name} needs {needed} GPUs, this machine has {found}{reason}",
             where=campaign.path,
             key="needs.gpus",
-            hint="run it on such a node; the small one that runs anywhere is campaign_local",
+            hint=f"rehearse it here: snakemake --cores all {campaign.name} --config rehearse=true; "
+            "the small one runs anywhere: snakemake --cores all campaign_local",
         )
 
 
@@ -70,6 +82,22 @@ def check_model_file(path: Path, sha256: str, where: Path, key: str) -> None:
     found = sha256_of_file(path)
     if found != sha256:
         raise BadInput(f"{path} has sha256 {found}", where=where, key="sha256", hint=f"declared is {sha256}")
+
+
+def check_model_folder(path: Path, model: dict[str, Any], where: Path) -> None:
+    """The folder of a checkpoint is there, and its index is the one that was declared, if one was."""
+    source = model["source"]
+    revision = source["revision"]
+    if not (path / "config.json").is_file():
+        pinned = f" --revision {revision}" if revision else ""
+        raise BadInput(
+            f"no checkpoint of {source['repository']} at {path}",
+            where=where,
+            key="source.path",
+            hint=f"hf download {source['repository']}{pinned} --local-dir {source['path']}",
+        )
+    if model["sha256"] is not None:
+        check_model_file(path / source.get("index", MODEL_INDEX), model["sha256"], where, "sha256")
 
 
 def check_port(port: int, where: Path, key: str) -> None:

@@ -64,7 +64,13 @@ def rehearse_image(spec: dict[str, Any], receipt: Path) -> dict[str, Any]:
         "state": str(StageState.COMPLETED),
         "reasons": [str(Reason.REHEARSAL)],
         "detail": "nothing is built for a rehearsal",
-        "image": {"name": spec["image"], "digest": spec["digest"], "patches": [], "packages": [], "checks": []},
+        "image": {
+            "name": spec["image"],
+            "digest": spec["digest"],
+            "patches": [],
+            "packages": [],
+            "checks": [],
+        },
     }
     write_json(receipt, record)
     return record

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.campaign import REHEARSAL_SUFFIX, Campaign
+from assay.config.files import read_config
 from assay.digest import sha256_of_file
 from assay.errors import BadInput
 from assay.rehearsal.faults import read_faults
@@ -21,9 +22,13 @@ from assay.session.engines import Engine, engine, rehearse
 from assay.session.engines.rehearsal import recipe_of_members
 
 KEYS = ("rehearse", "ci", "time_scale", "stand_in_prompts")
+WORDS = {"true": True, "false": False}
+"""Snakemake knows True and False only; YAML's own words come as text."""
 TIME_SCALE = 8
 """Simulated seconds in a second; the client of a small machine keeps up with it at 64 streams."""
 CI_TIME_SCALE = 20
+PUBLICATION = "local"
+"""The policy of a machine that serves and asks at once. It decides what is invalid: no rehearsal is published."""
 CI_GATES = "local"
 CI = {
     "concurrency": 4,
@@ -59,15 +64,17 @@ class Options:
 
 def read_options(config: Mapping[str, Any]) -> Options:
     """Check the words of `--config`. BadInput for an unknown one, a wrong type, or one without `rehearse`."""
-    for key, value in config.items():
+    found: dict[str, Any] = {}
+    for key, word in config.items():
         if key not in KEYS:
             raise BadInput("unknown option", where="--config", key=str(key), hint=", ".join(KEYS))
+        value = found[key] = WORDS.get(word, word) if isinstance(word, str) else word
         if key == "time_scale":
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
                 raise BadInput(f"{value!r} is no scale", where="--config", key=key, hint="1 to 1000")
         elif not isinstance(value, bool):
             raise BadInput(f"{value!r} is neither", where="--config", key=key, hint="true or false")
-    options = Options(**{str(key): value for key, value in config.items()})
+    options = Options(**found)
     if not options.rehearse and (options.ci or options.time_scale):
         key = "ci" if options.ci else "time_scale"
         raise BadInput("only a rehearsal has it", where="--config", key=key, hint="rehearse=true")
@@ -98,7 +105,7 @@ def as_rehearsal(campaign: Campaign, rehearsal: Mapping[str, Any]) -> Campaign:
     """The campaign on the simulated node; `rehearsal` is `Options.rehearsal()`."""
     check_rehearsal(campaign)
     campaign = with_stand_ins(campaign)
-    config = campaign.config | {"name": campaign.name + REHEARSAL_SUFFIX}
+    config = campaign.config | {"name": campaign.name + REHEARSAL_SUFFIX, "publication": PUBLICATION}
     workloads = campaign.workloads
     if rehearsal["ci"]:
         config |= {
@@ -106,27 +113,41 @@ def as_rehearsal(campaign: Campaign, rehearsal: Mapping[str, Any]) -> Campaign:
             "gates": {"policy": CI_GATES},
         }
         workloads = {name: cut_workload(workload) for name, workload in workloads.items()}
-    return replace(campaign, config=config, workloads=workloads, rehearsal=dict(rehearsal))
+    policy = campaign.root / "config" / "publication" / f"{PUBLICATION}.yaml"
+    publication = read_config(campaign.root, "publication", policy)
+    return replace(
+        campaign, config=config, workloads=workloads, publication=publication, rehearsal=dict(rehearsal)
+    )
 
 
 def check_rehearsal(campaign: Campaign) -> None:
-    """Each arm says what stands for it, and the simulation takes it. BadInput names the key."""
+    """Each arm says what stands for it. BadInput names the key."""
     for name, arm in campaign.arms.items():
-        key = f"arms.{name}.rehearsal"
-        if arm["engine"] == "rehearsal":
-            continue
-        if "rehearsal" not in arm:
+        if "rehearsal" not in arm and arm["engine"] != "rehearsal":
             raise BadInput(
                 "nothing says what stands for the arm",
                 where=campaign.path,
-                key=key,
+                key=f"arms.{name}.rehearsal",
                 hint="rehearsal: {profile: <a file of config/rehearsal/profiles>}",
             )
+    check_stand_ins(campaign)
+
+
+def check_stand_ins(campaign: Campaign) -> None:
+    """The simulation takes what is said of each arm. BadInput names the key."""
+    for name, arm in campaign.arms.items():
+        key = f"arms.{name}.rehearsal"
+        if "rehearsal" not in arm:
+            continue
         profile = profile_path(campaign.root, arm)
         if not profile.is_file():
             known = ", ".join(sorted(path.stem for path in profile.parent.glob("*.yaml"))) or "none"
-            raise BadInput(f"no profile {profile.stem!r}", where=campaign.path, key=f"{key}.profile", hint=known)
-        read_profile(profile, campaign.root).with_values(arm["rehearsal"].get("parameters", {}), campaign.path)
+            raise BadInput(
+                f"no profile {profile.stem!r}", where=campaign.path, key=f"{key}.profile", hint=known
+            )
+        read_profile(profile, campaign.root).with_values(
+            arm["rehearsal"].get("parameters", {}), campaign.path
+        )
         read_faults(arm["rehearsal"].get("faults", []), campaign.path)
 
 

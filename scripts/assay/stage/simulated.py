@@ -62,7 +62,9 @@ def rewrite_requests(path: Path, scale: int, facts: Mapping[str, Any]) -> None:
         elif name.startswith("t_") and name.endswith("_ns"):
             table = table.set_column(index, table.schema.field(index), pc.multiply(table.column(name), scale))
     metadata = dict(table.schema.metadata or {})
-    phase = scale_stamps(json.loads(metadata.get(PHASE_KEY.encode(), b"{}")), scale) | {"simulated_time": facts}
+    phase = scale_stamps(json.loads(metadata.get(PHASE_KEY.encode(), b"{}")), scale) | {
+        "simulated_time": facts
+    }
     metadata[PHASE_KEY.encode()] = json.dumps(phase, sort_keys=True).encode()
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")

@@ -178,6 +178,7 @@ class Specs:
                 "tasks_sha256": self.gate_policy.tasks_sha256,
             },
             "unspecified": config.get("unspecified", {}),
+            "published": config.get("published", {}),
             "publication": {
                 "policy": config["publication"],
                 "object": campaign.publication,

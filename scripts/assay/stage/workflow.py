@@ -6,19 +6,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
-from assay.config.campaign import Campaign, campaign_files, load_campaign
+from assay.config.campaign import REHEARSAL_SUFFIX, Campaign, campaign_files, load_campaign
 from assay.errors import EXIT_BAD_INPUT, BadInput
 from assay.extract import everything
 from assay.extract.chart_data import CHART_IDS
 from assay.session import lease
 from assay.stage.preflight import check_campaign, check_machine
+from assay.stage.rehearse import Options, read_options, with_options
 from assay.stage.restore import RESTORE_VARIABLE
 from assay.stage.specs import Specs
 from assay.vocab import Stage
@@ -32,7 +33,15 @@ def is_target(word: str) -> bool:
     return word.startswith(("campaign_", "results/"))
 
 
-def refuse(error: BadInput) -> None:
+def is_asked_for(name: str, words: set[str]) -> bool:
+    """Is a campaign named by a word of the command line, or by none while it is the default?"""
+    folders = (f"results/{name}/", f"results/{name}{REHEARSAL_SUFFIX}/")
+    if name in words or any(word.startswith(folders) for word in words):
+        return True
+    return name == DEFAULT_CAMPAIGN and not any(is_target(word) for word in words)
+
+
+def refuse(error: BadInput) -> NoReturn:
     """One line on stderr and exit 2; an exception would become Snakemake's traceback and exit 1."""
     print(f"assay: {error}", file=sys.stderr, flush=True)
     raise SystemExit(EXIT_BAD_INPUT)
@@ -74,31 +83,36 @@ class Workflow:
     """The campaigns of one checkout as Snakemake sees them."""
 
     root: Path
-    campaigns: dict[str, Campaign]
+    files: dict[str, Path]
+    """Target -> campaign file."""
+    options: Options = field(default_factory=Options)
     extracts: tuple[str, ...] = everything.FILES
     extract_rooms: tuple[str, ...] = everything.ROOMS
+    _campaigns: dict[str, Campaign] = field(default_factory=dict)
     _specs: dict[str, Specs] = field(default_factory=dict)
 
     @staticmethod
-    def open(root: Path, targets: Iterable[str], is_main: bool, is_remote: bool = False) -> Workflow:
-        """Load every campaign; a broken one that is asked for ends the program with exit 2."""
+    def open(
+        root: Path,
+        targets: Iterable[str],
+        is_main: bool,
+        is_remote: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> Workflow:
+        """Load and check the campaigns that are asked for; a broken one ends the program with exit 2.
+
+        ``config`` is what `snakemake --config` says. Other campaigns are read when a job names them.
+        """
         wanted = set(targets)
-        campaigns: dict[str, Campaign] = {}
-        for name, path in campaign_files(root).items():
-            asked_for = name in wanted or any(target.startswith(f"results/{name}/") for target in wanted)
-            asked_for = asked_for or (
-                name == DEFAULT_CAMPAIGN and not any(is_target(word) for word in wanted)
-            )
-            try:
-                campaigns[name] = load_campaign(path, root)
-                check_campaign(campaigns[name])
-                if is_main and asked_for:
-                    check_machine(campaigns[name])
-            except BadInput as error:
-                campaigns.pop(name, None)
-                if asked_for:
-                    refuse(error)
-                print(f"assay: {name} is left out: {error}", file=sys.stderr)
+        try:
+            flow = Workflow(root, campaign_files(root), read_options(config or {}))
+            for name in flow.files if is_main else ():
+                if is_asked_for(name, wanted):
+                    campaign = flow.campaign(flow.result_name(name))
+                    if not flow.options.rehearse:
+                        check_machine(campaign)
+        except BadInput as error:
+            refuse(error)
         # The interpreter stays out of params and shell text: a moved environment must not rerun anything.
         os.environ["ASSAY_PYTHON"] = sys.executable
         os.environ["ASSAY_OWNER_PID"] = str(os.getpid())
@@ -106,11 +120,31 @@ class Workflow:
         os.environ[RESTORE_VARIABLE] = "1" if is_remote else ""
         if is_main:
             relay_signals(interrupt_stages)
-        return Workflow(root, campaigns)
+        return flow
+
+    def result_name(self, target: str) -> str:
+        """The name under which a target's results lie: a rehearsal has a folder of its own."""
+        return target + REHEARSAL_SUFFIX if self.options.rehearse else target
+
+    def campaign(self, name: str) -> Campaign:
+        """The campaign of a results folder, read and checked once. BadInput."""
+        if name not in self._campaigns:
+            target = name.removesuffix(REHEARSAL_SUFFIX) if self.options.rehearse else name
+            if target not in self.files or self.result_name(target) != name:
+                wrong = "of a rehearsal" if name.endswith(REHEARSAL_SUFFIX) else "not of a rehearsal"
+                raise BadInput(
+                    f"no campaign {name!r}",
+                    where="results",
+                    hint=f"--config rehearse=true? the name is {wrong}",
+                )
+            campaign = load_campaign(self.files[target], self.root)
+            check_campaign(campaign)
+            self._campaigns[name] = with_options(campaign, self.options)
+        return self._campaigns[name]
 
     def specs(self, name: str) -> Specs:
         if name not in self._specs:
-            self._specs[name] = Specs(self.campaigns[name])
+            self._specs[name] = Specs(self.campaign(name))
         return self._specs[name]
 
     def plan(self, name: str) -> dict[str, Any]:
@@ -124,7 +158,7 @@ class Workflow:
                 "stage": stage_name,
                 "image": wildcards.image,
                 "digest": specs.image_digests[wildcards.image],
-            }
+            } | ({"rehearsal": True} if self.options.rehearse else {})
         if stage is Stage.PREPARE_PROMPTS:
             return {
                 "stage": stage_name, "campaign": wildcards.campaign, "prompts": specs.prompts(wildcards.point)
@@ -139,7 +173,7 @@ class Workflow:
 
     def priority(self, stage_rank: int, wildcards: Any) -> int:
         """Higher runs first: earlier legs, then earlier stages, then earlier points and repeats."""
-        campaign = self.campaigns[wildcards.campaign]
+        campaign = self.campaign(wildcards.campaign)
         leg_rank = campaign.leg(wildcards.leg).rank
         points = list(campaign.points)
         point = getattr(wildcards, "point", None)
@@ -147,18 +181,18 @@ class Workflow:
         return 10_000_000 * (100 - leg_rank) + 1_000_000 * stage_rank - place
 
     def gpus(self, name: str) -> int:
-        return int(self.campaigns[name].config["needs"]["gpus"])
+        return 0 if self.options.rehearse else int(self.campaign(name).config["needs"]["gpus"])
 
     def image_receipt(self, name: str, leg_name: str) -> list[str]:
         """The receipts of the images of a leg: its engine's, and its router's where it has one."""
-        campaign = self.campaigns[name]
+        campaign = self.campaign(name)
         arm = campaign.arms[campaign.leg(leg_name).arm]
         images = [arm["image"]] + ([arm["router"]["image"]] if "router" in arm else [])
         return [f"results/{name}/receipts/images/{image}.json" for image in images]
 
     def load_receipts(self, name: str, leg_name: str) -> list[str]:
         """The receipts of every measured stage of a leg."""
-        campaign, base = self.campaigns[name], f"results/{name}/receipts/{leg_name}"
+        campaign, base = self.campaign(name), f"results/{name}/receipts/{leg_name}"
         finite = [
             f"{base}/finite/{point}/r{repeat}.json"
             for point in campaign.finite_points()
@@ -168,7 +202,7 @@ class Workflow:
 
     def all_receipts(self, name: str) -> list[str]:
         """Every receipt of a campaign: Snakemake overlooks missing intermediates that no target names."""
-        campaign, base = self.campaigns[name], f"results/{name}"
+        campaign, base = self.campaign(name), f"results/{name}"
         receipts = [f"{base}/plan.json", f"{base}/receipts/probe_topology.json"]
         receipts += [f"{base}/receipts/images/{image}.json" for image in sorted(campaign.images)]
         receipts += [f"{base}/receipts/prompts/{point}.json" for point in campaign.points]
@@ -179,12 +213,13 @@ class Workflow:
 
     def charts(self, name: str) -> list[str]:
         kinds = [
-            chart for chart in CHART_IDS if chart != "sustained" or self.campaigns[name].sustained_points()
+            chart for chart in CHART_IDS if chart != "sustained" or self.campaign(name).sustained_points()
         ]
         return [f"results/{name}/charts/{kind}.{form}" for kind in kinds for form in ("svg", "png")]
 
-    def targets(self, name: str) -> list[str]:
+    def targets(self, target: str) -> list[str]:
         """Everything that a finished campaign has."""
+        name = self.result_name(target)
         extracts = [f"results/{name}/extracts/{file}" for file in everything.FILES]
         pinned = [f"results/{name}/SHA256SUMS", f"results/{name}/ro-crate-metadata.json"]
         return [*self.all_receipts(name), *extracts, *self.charts(name), *pinned]
