@@ -14,6 +14,7 @@ from assay.errors import EXIT_INTERNAL, AssayError
 VERBS = {
     "validate": "campaigns.validate",
     "list": "campaigns.list_campaigns",
+    "plan": "plan.plan",
     "retry": "campaigns.retry",
     "probe": "probe.probe",
     "load": "load.load",
