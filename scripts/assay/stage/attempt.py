@@ -129,8 +129,14 @@ class Attempt:
         try:
             yield
         except Interrupted as stop:
+            self.drop_temporaries()
             self.finish(StageState.FAILED, [Reason.INTERRUPTED], f"ended by {stop}")
             raise
+
+    def drop_temporaries(self) -> None:
+        """Half-written files of an interrupted attempt go; what was recorded durably (journals) stays."""
+        for file in self.folder.rglob(".*") if self.folder else ():
+            file.unlink(missing_ok=True)
 
     def finish(
         self,
