@@ -30,7 +30,9 @@ class BadInput(AssayError):
 
     exit_code = EXIT_BAD_INPUT
 
-    def __init__(self, message: str, *, where: object = None, key: str | None = None, hint: str | None = None):
+    def __init__(
+        self, message: str, *, where: object = None, key: str | None = None, hint: str | None = None
+    ):
         self.message, self.where, self.key, self.hint = message, where, key, hint
         place = ": ".join(str(part) for part in (where, key) if part)
         text = f"{place}: {message}" if place else message
