@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
+from assay.cli.console import table_console
 from assay.config.campaign import campaign_files, load_campaign
 from assay.config.files import read_config
 from assay.errors import AssayError, BadInput, Incomplete
@@ -61,7 +61,7 @@ def list_campaigns() -> None:
         raise BadInput(
             "no campaign file", where=root / "config" / "campaigns", hint="run it in the project's folder"
         )
-    table = Table("target", "arms", "points", "GPUs", "title")
+    table = Table(Column("target", no_wrap=True), "arms", "points", "GPUs", "title", box=None)
     broken = []
     for name, path in files.items():
         try:
@@ -76,7 +76,7 @@ def list_campaigns() -> None:
             broken.append(str(error))
             row = ["", "", "", "not valid, see below"]
         table.add_row(name, *row)
-    Console().print(table)
+    table_console().print(table)
     for line in broken:
         print(f"assay: {line}")
     if broken:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
+from assay.cli.console import table_console
 from assay.errors import Incomplete
 from assay.records.files import read_json
 
 MAX_REASONS = 3
-PLAIN_WIDTH = 200
 
 
 def _number(text: str, form: str) -> str:
@@ -42,7 +41,15 @@ def show(
         rows = list(csv.DictReader(io.StringIO(path.read_text())))
     except OSError as error:
         raise Incomplete(f"{path}: {error.strerror}; has the campaign run?") from error
-    table = Table("row", "ok/issued", "output tok/s", "TTFT p50 ms", "TPOT p50 ms", "flags", box=None)
+    table = Table(
+        Column("row", no_wrap=True),
+        "ok/issued",
+        "output tok/s",
+        "TTFT p50 ms",
+        "TPOT p50 ms",
+        "flags",
+        box=None,
+    )
     for row in rows:
         table.add_row(
             escape(row["row_id"]),
@@ -52,8 +59,7 @@ def show(
             _number(row["tpot_ms_p50"], ".2f"),
             escape(_flags(row)),
         )
-    # Plain lines elsewhere than at a terminal, as wide as they need to be.
-    console = Console() if Console().is_terminal else Console(width=PLAIN_WIDTH)
+    console = table_console()
     console.print(table)
     verdicts = read_json(campaign_dir / "extracts" / "verdicts.json")
     counts = verdicts["counts"]
