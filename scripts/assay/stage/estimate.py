@@ -73,6 +73,9 @@ class Estimate:
         self.specs = Specs(campaign)
         self.drawn = campaign if campaign.rehearsal is not None else with_stand_ins(campaign)
         self._loads: dict[tuple[Any, ...], Load] = {}
+        self._recipes: dict[str, Recipe] = {}
+        self._profiles: dict[str, Profile | None] = {}
+        self._lengths: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------------ lines
 
@@ -168,6 +171,11 @@ class Estimate:
 
     def profile(self, arm_name: str) -> Profile | None:
         """The profile of the arm's rehearsal; None for an arm that has none."""
+        if arm_name not in self._profiles:
+            self._profiles[arm_name] = self._profile(arm_name)
+        return self._profiles[arm_name]
+
+    def _profile(self, arm_name: str) -> Profile | None:
         arm = self.campaign.arms[arm_name]
         if "rehearsal" not in arm:
             return None
@@ -176,22 +184,25 @@ class Estimate:
         return profile.with_values(server.get("parameters", {}))
 
     def recipe(self, arm_name: str) -> Recipe:
-        server = self.specs.server(arm_name)
-        more = recipe_of_members(server) | self.campaign.arms[arm_name]["rehearsal"].get("recipe", {})
-        return recipe_of(server["engine"], server["flags"], more)
+        if arm_name not in self._recipes:
+            server = self.specs.server(arm_name)
+            more = recipe_of_members(server) | self.campaign.arms[arm_name]["rehearsal"].get("recipe", {})
+            self._recipes[arm_name] = recipe_of(server["engine"], server["flags"], more)
+        return self._recipes[arm_name]
 
     def prompt_lengths(self, point: Mapping[str, Any]) -> tuple[list[int], bool]:
         """(tokens of the prompts that a point cycles, are they random ids); of texts about so many."""
         workload = self.drawn.workloads[point["workload"]]
         if workload["kind"] == "synthetic":
             return [workload["prompt_tokens"]], True
-        if workload["kind"] == "conversation":
-            texts = [
-                line["messages"] for line in draw_conversations(point["point_id"], workload, point["seed"])
-            ]
-        else:
-            texts = [prompt.messages or [] for prompt in read_pool(self.campaign.root, workload)]
-        return [about_tokens(messages) for messages in texts], False
+        if point["workload"] not in self._lengths:
+            if workload["kind"] == "conversation":
+                lines = draw_conversations(point["point_id"], workload, point["seed"])
+                texts = [line["messages"] for line in lines]
+            else:
+                texts = [prompt.messages or [] for prompt in read_pool(self.campaign.root, workload)]
+            self._lengths[point["workload"]] = [about_tokens(messages) for messages in texts]
+        return self._lengths[point["workload"]], False
 
     def load(self, arm_name: str, point: Mapping[str, Any]) -> Load:
         """One repeat or window of a point on an arm."""
@@ -277,7 +288,8 @@ def draw_asks(
     lengths: list[int], is_random: bool, point: Mapping[str, Any], profile: Profile | None, count: int
 ) -> list[Ask]:
     """``count`` requests: the prompts in turn, answers forced or of drawn length under the cap."""
-    source = random.Random(f"{point['point_id']}/{point['seed']}")
+    # Not by the point's name: points of one load are simulated once.
+    source = random.Random(f"{point['workload_kind']}/{point['concurrency']}/{point['seed']}")
     asks = []
     for number in range(count):
         n_output, seed = point["max_tokens"], source.getrandbits(31)
