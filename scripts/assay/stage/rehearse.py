@@ -43,7 +43,7 @@ CI = {
     "turns": 4,
     "conversations": 4,
 }
-CI_PARAMETERS = {"ready_s": 20.0}
+CI_PARAMETERS = {"ready_s": 20.0, "reasoning_median_tokens": 2.0}
 
 
 @dataclass(frozen=True)
