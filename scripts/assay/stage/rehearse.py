@@ -109,7 +109,10 @@ def as_rehearsal(campaign: Campaign, rehearsal: Mapping[str, Any]) -> Campaign:
     workloads = campaign.workloads
     if rehearsal["ci"]:
         config |= {
-            "points": {name: cut_point(point) for name, point in campaign.points.items()},
+            "points": {
+                name: cut_point(point, workloads[point["workload"]])
+                for name, point in campaign.points.items()
+            },
             "gates": {"policy": CI_GATES},
         }
         workloads = {name: cut_workload(workload) for name, workload in workloads.items()}
@@ -155,14 +158,17 @@ def profile_path(root: Path, arm: Mapping[str, Any]) -> Path:
     return root / "config" / "rehearsal" / "profiles" / f"{arm['rehearsal']['profile']}.yaml"
 
 
-def cut_point(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point in the size for continuous integration."""
+def cut_point(point: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
+    """A point in the size for continuous integration; of a conversation some turns are left."""
     cut = dict(point)
     for key in ("concurrency", "repeats", "max_tokens", "windows", "issue_s"):
         if key in cut:
             cut[key] = min(cut[key], CI[key])
     if "requests" in cut:
-        cut["requests"] = min(cut["requests"], int(CI["requests_per_stream"]) * cut["concurrency"])
+        most = int(CI["requests_per_stream"]) * cut["concurrency"]
+        if workload["kind"] == "conversation":
+            most = max(most, int(CI["turns"]))
+        cut["requests"] = min(cut["requests"], most)
     return cut
 
 

@@ -36,7 +36,7 @@ def screen_cache(record: LoadRecord, limits: Limits) -> Finding:
 
     The hit counts come from the server's counters, else from the usage of every ok request. Without either
     only the speed is known, which short prompts escape: then the answer is ``not_checked`` unless the
-    speed fails.
+    speed fails. Where the point wants the prefix cache, known hits pass, however many there are.
     """
     limit = limits[Screen.CACHE_SCREEN]
     facts = seen(record)
@@ -64,6 +64,12 @@ def screen_cache(record: LoadRecord, limits: Limits) -> Finding:
     }
     speed = facts.ok_prefill_tok_s_max
     evidence = record.paths("requests", "counters")
+    if record.point.get("prefix_cache_wanted"):
+        why = "the prefix cache is part of what is measured" + (
+            ", and its hits are unknown" if share is None else ""
+        )
+        verdict = NOT_CHECKED if share is None else PASS
+        return Finding(Screen.CACHE_SCREEN, measured, dict(limit), verdict, evidence, why)
     too_fast = speed is not None and speed > limit["prefill_tok_s_max"]
     warm = share is not None and share > limit["hit_share_max"]
     if too_fast or warm:

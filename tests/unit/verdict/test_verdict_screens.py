@@ -115,6 +115,17 @@ def test_gate_screen_tells_score_and_outcome() -> None:
     assert "wrong_value" not in str(finding.detail)
 
 
+def test_cache_that_is_wanted(tmp_path: Path) -> None:
+    """A point that wants the prefix cache passes with known hits, and with unknown ones it was not accounted for."""
+    facts = facts_of(tmp_path, Shape(changes={"n_cached": None}))
+    warm = {"delta": {"prompt_tokens": 320, "cached_prompt_tokens": 200}}
+    absent = {"delta": {"cached_prompt_tokens": None}}
+    wanted = POINT | {"prefix_cache_wanted": True}
+    for counters, verdict in ((warm, PASS), (absent, UNKNOWN)):
+        findings = run_screens(record(facts, point=wanted, counters=counters), POLICY["limits"])
+        assert {f.name: f.verdict for f in findings}[Screen.CACHE_SCREEN] == verdict
+
+
 def test_cache_screen(tmp_path: Path) -> None:
     """Warm by the server's counters fails; too fast a prefill fails; unknown counters leave it open."""
     facts = facts_of(tmp_path, Shape())
