@@ -120,8 +120,13 @@ def test_two_campaigns_on_one_host(checkout: Checkout, tmp_path: Path, shared_fo
         made.campaign["points"] = {"p1": made.campaign["points"]["p1"]}
         made.write_campaign()
     processes = [made.start_snakemake() for made in (checkout, other)]
-    for process, made in zip(processes, (checkout, other), strict=True):
-        assert process.wait(timeout=200) == 0, (made.root / "snakemake.log").read_text()[-3000:]
+    try:
+        for process, made in zip(processes, (checkout, other), strict=True):
+            assert process.wait(timeout=200) == 0, (made.root / "snakemake.log").read_text()[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     assert overlap([checkout, other]) == 1
     logs = "".join(
         path.read_text() for made in (checkout, other) for path in (made.root / "logs").rglob("*.log")

@@ -15,7 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +24,13 @@ from typing import Any
 
 from assay.errors import AssayError, Incomplete
 from assay.records.files import read_json
-from assay.session.devices import read_note
+from assay.session.devices import read_note, use_devices
 from assay.session.processes import ProcessId, identify, is_alive, send_signal, wait_until_gone
 from assay.vocab import Reason
 
 MAX_START_FAILURES = 2
 STOP_SIGNALS = {"released": signal.SIGTERM, "interrupted": signal.SIGUSR1, "evicted": signal.SIGUSR2}
+SAY_AGAIN_S = 30.0
 SUPERVISOR_BUSY = 75  # EX_TEMPFAIL: the device locks could not be had
 # Supervisors outlive the stage that starts them; holding their handles keeps Python from complaining of it.
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -172,9 +174,8 @@ def ensure(request: LeaseRequest, say: Callable[[str], None] = print) -> Session
     DeviceHeld when another campaign keeps the device longer than ``device_wait_s``.
     """
     mine = owner()
-    deadline = time.monotonic() + request.device_wait_s
     while True:
-        _wait_for_device(request, mine, deadline, say)
+        wait_for_device(request, say)
         session = current(request.devices)
         if _supervised(session):
             assert session is not None
@@ -190,29 +191,48 @@ def ensure(request: LeaseRequest, say: Callable[[str], None] = print) -> Session
             return started
 
 
-def _wait_for_device(
-    request: LeaseRequest, mine: ProcessId, deadline: float, say: Callable[[str], None]
-) -> None:
-    told = 0.0
-    while True:
-        session = current(request.devices)
-        if not _supervised(session):
-            return
-        assert session is not None
-        holder = ProcessId.from_record(session.record["owner"])
-        if holder == mine or not is_alive(holder):
-            return
-        who = (
-            f"device {session.record['devices']} is held by campaign {session.record['campaign']!r} "
-            f"(snakemake process {holder.pid if holder else '?'}, session {session.session_id}, "
-            f"since {session.record['t_start_utc']})"
-        )
+def holder(request: LeaseRequest) -> str | None:
+    """Who else holds the device now, in words; None when it is free or ours."""
+    session = current(request.devices)
+    if not _supervised(session):
+        return None
+    assert session is not None
+    boss = ProcessId.from_record(session.record["owner"])
+    if boss == owner() or not is_alive(boss):
+        return None
+    return (
+        f"device {session.record['devices']} is held by campaign {session.record['campaign']!r} "
+        f"(snakemake process {boss.pid if boss else '?'}, session {session.session_id}, "
+        f"since {session.record['t_start_utc']})"
+    )
+
+
+def wait_for_device(request: LeaseRequest, say: Callable[[str], None] = print) -> None:
+    """Return once no other campaign holds the device; say every half minute who does."""
+    deadline, told_s = time.monotonic() + request.device_wait_s, 0.0
+    while (who := holder(request)) is not None:
         if time.monotonic() > deadline:
             raise DeviceHeld(who)
-        if time.monotonic() - told > 30:
+        if time.monotonic() - told_s > SAY_AGAIN_S or not told_s:
             say(f"waiting: {who}")
-            told = time.monotonic()
+            told_s = time.monotonic()
         time.sleep(0.2)
+
+
+@contextmanager
+def leased(request: LeaseRequest, say: Callable[[str], None] = print) -> Iterator[Session]:
+    """A session for one stage: no other stage evicts it meanwhile.
+
+    The device is waited for before the use lock is taken: a waiting stage that held it would keep the
+    holder's own next stage from ending what is waited for.
+    """
+    while True:
+        wait_for_device(request, say)
+        with use_devices(request.devices):
+            if holder(request) is not None:
+                continue  # another campaign was quicker
+            yield ensure(request, say)
+            return
 
 
 def _start(request: LeaseRequest, mine: ProcessId) -> Session | None:

@@ -22,9 +22,9 @@ from assay.image import find_model_file, image_python
 from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
 from assay.session import replicas
-from assay.session.devices import HOST_DEVICE, use_devices
+from assay.session.devices import HOST_DEVICE
 from assay.session.engines import EngineFiles
-from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure, stop
+from assay.session.lease import LeaseRequest, ServerFailed, Session, ensure, leased, stop
 from assay.stage import simulated
 from assay.stage.attempt import Attempt, new_folder
 from assay.stage.conversation import draw_conversations
@@ -181,11 +181,10 @@ class Bench:
     def session(self, upto: Stage | None) -> Iterator[Session]:
         """A live session whose bracket's front is done as far as ``upto``. Raises ServerFailed."""
         request = self.lease_request()
-        with use_devices(request.devices):
-            session = ensure(request, lambda text: print(text, flush=True))
+        with leased(request, tell) as session:
             if broken_front(session) or lost_members(session):
                 stop(session, "evicted")
-                session = ensure(request, lambda text: print(text, flush=True))
+                session = ensure(request, tell)
             self.read_back(session)
             check_placement(session, self.planned())
             for stage in (Stage.GATE_BEFORE, Stage.WARM_UP):
@@ -299,6 +298,11 @@ class Bench:
         detail = f"the server ended during the stage: {why} (exit status {status})"
         stopped = why in ("released", "interrupted", "evicted", "owner gone")
         return StageState.FAILED, [Reason.SERVER_STOPPED if stopped else Reason.SERVER_CRASHED], detail
+
+
+def tell(text: str) -> None:
+    """Into the stage's log, at once."""
+    print(text, flush=True)
 
 
 def broken_front(session: Session) -> bool:
