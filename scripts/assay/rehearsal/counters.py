@@ -34,6 +34,10 @@ def metrics_text(node: Node, model: str, finished: Mapping[str, int], own: Mappi
         lines.extend(f"{metric}{suffix}{{{labels}}} {value!r}" for labels, value in values)
 
     labels = [f'engine="{place}",model_name="{name}"' for place in range(len(replicas))]
+    waiting = [len(replica.waiting) for replica in replicas]
+    waiting[-1] += (
+        node.n_handed_over
+    )  # a decode engine counts what its prefill engine still sends it as waiting
     gauges = (
         (
             "num_requests_running",
@@ -43,7 +47,7 @@ def metrics_text(node: Node, model: str, finished: Mapping[str, int], own: Mappi
         (
             "num_requests_waiting",
             "Number of requests waiting to be processed.",
-            [len(r.waiting) for r in replicas],
+            waiting,
         ),
         ("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", [r.kv.usage for r in replicas]),
     )

@@ -42,8 +42,13 @@ class Node:
         return sum(len(replica.running) for replica in self.all_replicas)
 
     @property
+    def n_handed_over(self) -> int:
+        """Requests whose prompt is read and whose KV is on its way to a decode engine."""
+        return len(self._handoffs)
+
+    @property
     def n_waiting(self) -> int:
-        return sum(len(replica.waiting) for replica in self.all_replicas) + len(self._handoffs)
+        return sum(len(replica.waiting) for replica in self.all_replicas) + self.n_handed_over
 
     def fits(self, sequence: Sequence) -> bool:
         """Could the sequence ever be served: context ceiling and KV capacity?"""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.rehearsal.counters import metrics_text
 from assay.rehearsal.node import Node
 from assay.rehearsal.offline import Ask, ClosedLoop, Served, output_tok_s, percentile
 from assay.rehearsal.profile import Profile, read_profile
@@ -262,3 +263,19 @@ def test_every_request_gets_all_its_tokens(
     assert got == {sequence.tag: sequence.n_output for sequence in sent}
     kv = node.replicas[0].kv
     assert kv.n_free == kv.n_blocks
+
+
+def test_the_gauges_hold_every_request_of_a_split() -> None:
+    """Running and waiting add up to what is in flight, also while prompts are on their way between engines."""
+    profile = SMALL.with_values({"handoff_s": 5.0})
+    node = Node(profile, quad(prefill_replicas=1), lambda *_: None)
+    for seed in range(4):
+        node.submit(Sequence(100, 8, seed=seed, is_random=True, block_hashes=[], tag=None), 0.0)
+    seen = []
+    for t_s in (0.001, 2.0, 4.9):
+        node.advance(t_s)
+        text = metrics_text(node, "m", {}, {})
+        lines = [line for line in text.splitlines() if line.startswith("vllm:num_requests_")]
+        seen.append(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+    assert seen == [4.0, 4.0, 4.0]
+    assert node.n_handed_over == 4
