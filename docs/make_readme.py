@@ -38,7 +38,7 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 def main() -> None:
-    rows = list(csv.DictReader((CAMPAIGN / "extracts" / "rows.csv").open()))
+    rows = list(csv.DictReader((CAMPAIGN / "extracts" / "rows.csv").read_text().splitlines()))
     readme = PROJECT / "README.md"
     block = f"<!-- table -->\n{table(rows)}\n<!-- /table -->"
     readme.write_text(

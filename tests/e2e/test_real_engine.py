@@ -41,7 +41,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 def rows_of(campaign: Checkout) -> list[dict[str, str]]:
     path = campaign.root / "results/campaign_tiny/extracts/rows.csv"
-    return list(csv.DictReader(path.open()))
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def test_every_request_succeeds(campaign: Checkout) -> None:

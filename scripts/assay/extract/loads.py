@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from assay.errors import Incomplete
 from assay.records.campaign import Campaign, Fault, Receipt, resolve_inside
 from assay.records.files import read_json
+from assay.records.gates import AT_LOAD, MIXED, merge_summaries
 from assay.records.pins import MANIFEST, Pins
 from assay.verdict.facts import read_facts
 from assay.verdict.record import WHENS, LoadRecord
@@ -92,6 +93,11 @@ class Reader:
                 self._brackets.update((receipt.body.get("measured") or {}).get("brackets") or {})
         return self._brackets
 
+    def merged(self, summary: dict[str, Any] | None, path: str, faults: list[Fault]) -> dict[str, Any] | None:
+        """``summary`` and the one at ``path`` as one; None when either is missing."""
+        other = self.json(path, faults)
+        return None if summary is None or other is None else merge_summaries(summary, other)
+
     def gates(
         self, session_id: str | None, faults: list[Fault]
     ) -> tuple[dict[str, Any], dict[str, str], str | None]:
@@ -119,6 +125,9 @@ class Reader:
                 faults.append(fault)
             paths[when] = f"{folder}/summary.json"
             summaries[when] = self.json(paths[when], faults)
+            if (self.campaign.plan.get("gates") or {}).get("at_load"):
+                # Asked for: without its record the side is unknown, not as good as the half that is there.
+                summaries[when] = self.merged(summaries[when], f"{folder}/{AT_LOAD}/summary.json", faults)
             if summaries[when] is None:
                 why_open = why_open or f"the gates {when} the load cannot be read"
         return summaries, paths, why_open
@@ -207,6 +216,11 @@ def open_load(reader: Reader, receipt: Receipt, window: int | None) -> Load:
     gates, gate_paths, why_open = reader.gates(session_id, faults)
     for when, path in gate_paths.items():
         evidence[f"gates_{when}"] = path
+    if campaign.plan["points"][point_id].get("mixed_gates") and requests_path is not None:
+        mixed = f"{requests_path.rsplit('/', 1)[0]}/{MIXED}/summary.json"
+        # What was asked beside the load counts with what was asked after it.
+        gates["after"] = reader.merged(gates.get("after"), mixed, faults)
+        evidence["gates_mixed"] = mixed
     record = LoadRecord(
         facts=facts,
         point=campaign.plan["points"][point_id],

@@ -21,6 +21,7 @@ from assay.gates import Endpoint, run_gates
 from assay.image import find_model_file, image_python
 from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
+from assay.records.gates import AT_LOAD
 from assay.session import replicas
 from assay.session.devices import HOST_DEVICE
 from assay.session.engines import EngineFiles
@@ -215,19 +216,31 @@ class Bench:
         return Endpoint(url=session.url, model=self.server["served_name"])
 
     def run_gate(self, session: Session, stage: Stage) -> dict[str, Any]:
-        """Run the gate tasks against the session; the record lies in gates_before/ or gates_after/."""
+        """Run the gate tasks against the session; the record lies in gates_before/ or gates_after/.
+
+        Where the campaign asks for it they are asked a second time, at the load's own concurrency; that
+        record lies in at_load/ beside the first, and both must pass.
+        """
         folder = session.folder / FRONT[stage]
         folder.mkdir(parents=True, exist_ok=True)
-        attempt = Attempt(self.specs.stage(stage, self.leg.name), session, folder, self.results)
+        spec = self.specs.stage(stage, self.leg.name)
+        attempt = Attempt(spec, session, folder, self.results)
         when = "before" if stage is Stage.GATE_BEFORE else "after"
+        endpoint, policy = self.endpoint(session), self.specs.gate_policy
         with attempt.told_if_interrupted():
-            summary = run_gates(self.endpoint(session), self.specs.gate_policy, folder, when=when)
+            summaries = [run_gates(endpoint, policy, folder, when=when)]
+            if "at_load" in spec:
+                at_load = folder / AT_LOAD
+                summaries.append(run_gates(endpoint, policy, at_load, when=when, concurrency=spec["at_load"]))
+        summary = summaries[0]
         state, reasons, detail = self.outcome(session)
-        if summary["verdict"] != "pass":
+        if any(one["verdict"] != "pass" for one in summaries):
             reasons.append(Reason.GATE_FAILED)
         measured = {
             key: summary[key] for key in ("verdict", "kinds", "policy", "policy_sha256", "tasks_sha256")
         }
+        if len(summaries) > 1:
+            measured[AT_LOAD] = {key: summaries[1][key] for key in ("verdict", "kinds", "concurrency")}
         return attempt.finish(state, reasons, detail, measured)
 
     def run_warm_up(self, session: Session, stage: Stage) -> dict[str, Any]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from assay.digest import sha256_of_file
+from assay.gates import run_mixed
 from assay.load import LoadSpec, Prompt, read_prompts
 from assay.records.files import write_json
+from assay.records.gates import MIXED
 from assay.session import replicas
 from assay.session.counters import read_counters, record_counters
 from assay.session.lease import ServerFailed, Session
@@ -37,8 +43,29 @@ def load_spec(bench: Bench, session: Session, point: dict[str, Any], **timing: A
     )
 
 
+@contextmanager
+def gates_beside(bench: Bench, session: Session, folder: Path, wanted: bool) -> Iterator[None]:
+    """The gate tasks asked beside a load, round after round; their record lies in ``folder``."""
+    if not wanted:
+        yield
+        return
+    over = threading.Event()
+    with ThreadPoolExecutor(1, "assay-mixed-gates") as pool:
+        asked = pool.submit(run_mixed, bench.endpoint(session), bench.specs.gate_policy, folder, stop=over)
+        try:
+            yield
+        finally:
+            over.set()
+        asked.result()
+
+
 def run_phase(
-    bench: Bench, session: Session, spec: LoadSpec, prompts: list[Prompt], folder: Path
+    bench: Bench,
+    session: Session,
+    spec: LoadSpec,
+    prompts: list[Prompt],
+    folder: Path,
+    mixed: bool = False,
 ) -> tuple[dict[str, Any], list[Reason]]:
     """One phase of load with the server's counters around it; what spoils it comes back as reasons."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +73,8 @@ def run_phase(
     urls, group = replicas.server_urls(session.folder, session.url), replicas.read_group(session.folder)
     before = read_counters(urls, engine_name)
     each_before = replicas.read_counters(group, engine_name) if group else None
-    client = bench.run_load(spec, prompts, folder)
+    with gates_beside(bench, session, folder / MIXED, mixed):
+        client = bench.run_load(spec, prompts, folder)
     after = read_counters(urls, engine_name)
     write_json(folder / "counters.json", record_counters(before, after, client))
     reasons = [Reason(word) for word in client["reasons"]]
@@ -120,7 +148,9 @@ def run_sustained(bench: Bench, spec: dict[str, Any], receipt: Path) -> dict[str
                     bench, session, point, duration_s=point["issue_s"], drain_limit_s=point["drain_limit_s"]
                 )
                 with attempt.told_if_interrupted():
-                    client, more = run_phase(bench, session, load, prompts, folder / f"w{number}")
+                    client, more = run_phase(
+                        bench, session, load, prompts, folder / f"w{number}", point.get("mixed_gates", False)
+                    )
                 reasons += more
                 windows.append({"window": number, "counts": client["requests"]})
                 if not session.refreshed().server_alive():

@@ -137,6 +137,8 @@ class Specs:
             spec |= {"leg": leg.name, "arm": leg.arm, "server": self.server(leg.arm)}
         if stage in (Stage.GATE_BEFORE, Stage.GATE_AFTER):
             spec["gate_tasks_sha256"] = self.gate_policy.tasks_sha256
+            if self.campaign.config["gates"].get("at_load"):
+                spec["at_load"] = max(point["concurrency"] for point in self.campaign.points.values())
         if stage is Stage.WARM_UP:
             spec["warm_up"] = self.warm_up()
         if point_id is not None:
@@ -176,6 +178,7 @@ class Specs:
                 "object": dict(self.gate_policy.spec),
                 "sha256": self.gate_policy.sha256,
                 "tasks_sha256": self.gate_policy.tasks_sha256,
+                "at_load": bool(config["gates"].get("at_load")),
             },
             "unspecified": config.get("unspecified", {}),
             "published": config.get("published", {}),

@@ -52,7 +52,7 @@ def screen_gate(record: LoadRecord, limits: Limits, screen: Screen) -> Finding:
     sides = {when: (record.gates.get(when) or {}).get("kinds", {}).get(kind) for when in WHENS}
     measured = {when: score(side) for when, side in sides.items()}
     thresholds = {when: side.get("threshold") for when, side in sides.items() if side is not None}
-    evidence = record.paths("gates_before", "gates_after")
+    evidence = record.paths("gates_before", "gates_after", "gates_mixed")
     bad = [
         when
         for when, side in sides.items()
