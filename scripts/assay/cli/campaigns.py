@@ -12,6 +12,7 @@ from assay.cli.console import table_console
 from assay.config.campaign import campaign_files, load_campaign
 from assay.config.files import read_config
 from assay.errors import AssayError, BadInput, Incomplete
+from assay.gates import load_policy
 from assay.records.files import read_json
 from assay.stage.preflight import check_campaign, check_machine
 from assay.stage.specs import root_of
@@ -38,6 +39,8 @@ def validate(
     root = root_of(config)
     if kind in OTHER_KINDS and (root / "workflow" / "schemas").is_dir():
         read_config(root, OTHER_KINDS[kind], config)
+        if kind == "gates":
+            load_policy(config)
         print(f"{config}: valid ({OTHER_KINDS[kind]})")
         return
     if not (root / "workflow" / "schemas").is_dir():

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.config.files import read_config
+from assay.config.consistency import check_consistency
+from assay.config.files import read_config, shown
 from assay.digest import sha256_of_file
 from assay.errors import BadInput
 
@@ -90,13 +91,21 @@ def campaign_files(root: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted((root / "config" / "campaigns").glob("*.yaml"))}
 
 
+def _is_there(path: Path) -> bool:
+    """A name that is too long for a file system is not there either."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _named(root: Path, kind: str, folder: str, name: str, where: Path, key: str) -> dict[str, Any]:
     path = root / "config" / folder / f"{name}.yaml"
-    if not path.exists():
+    if not _is_there(path):
         known = sorted(other.stem for other in path.parent.glob("*.yaml"))
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name[:200], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-        raise BadInput(f"no {kind} {name!r} in config/{folder}", where=where, key=key, hint=hint)
+        raise BadInput(f"no {kind} {shown(name)} in config/{folder}", where=where, key=key, hint=hint)
     value = read_config(root, kind, path)
     if value.get("name", name) != name:
         raise BadInput(
@@ -128,7 +137,7 @@ def load_campaign(path: Path, root: Path) -> Campaign:
     for index, comparison in enumerate(config.get("comparisons", [])):
         for side in ("numerator", "denominator"):
             _known(comparison[side], arms, path, f"comparisons[{index}].{side}", "arm")
-    if not (root / "config" / "gates" / f"{config['gates']['policy']}.yaml").exists():
+    if not _is_there(root / "config" / "gates" / f"{config['gates']['policy']}.yaml"):
         _named(root, "gates", "gates", config["gates"]["policy"], path, "gates.policy")
     images = {
         arm["image"]: _named(root, "image", "images", arm["image"], path, f"arms.{name}.image")
@@ -154,6 +163,7 @@ def load_campaign(path: Path, root: Path) -> Campaign:
             (config["warm_up"]["workload"], "warm_up.workload"),
         ]
     }
+    check_consistency(config, workloads, path)
     publication = _named(root, "publication", "publication", config["publication"], path, "publication")
     stand_ins = {
         name: _workload(
@@ -172,9 +182,9 @@ def local_path(text: str) -> Path:
 
 def _known(name: str, known: dict[str, Any], where: Path, key: str, what: str) -> None:
     if name not in known:
-        near = difflib.get_close_matches(name, list(known), n=1)
+        near = difflib.get_close_matches(name[:200], list(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"{what}s: {', '.join(known)}"
-        raise BadInput(f"no {what} {name!r}", where=where, key=key, hint=hint)
+        raise BadInput(f"no {what} {shown(name)}", where=where, key=key, hint=hint)
 
 
 def _workload(root: Path, name: str, where: Path, key: str) -> dict[str, Any]:
@@ -182,9 +192,9 @@ def _workload(root: Path, name: str, where: Path, key: str) -> dict[str, Any]:
     if "file" in workload:
         file = root / "config" / "workloads" / workload["file"]
         config_path = root / "config" / "workloads" / f"{name}.yaml"
-        if not file.is_file():
+        if not _is_there(file):
             raise BadInput(
-                f"no such file {file}",
+                f"no such file {shown(str(file))}",
                 where=config_path,
                 key="file",
                 hint="the prompts, a JSON object a line",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from assay.cli.campaigns import validate as validate_file
 from assay.config.campaign import campaign_files, load_campaign
 from assay.config.files import read_yaml, validate
 from assay.errors import BadInput
@@ -95,3 +99,110 @@ def test_enough_prompts_ship() -> None:
     texts = {name: {str(prompt.messages) for prompt in pool} for name, pool in pools.items()}
     assert len(texts["chat"]) >= 64
     assert not texts["chat"] & texts["chat_warm_up"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: x\x01\n", ["line 2", "not YAML"]),
+        ("a: 1\nb: \0\n", ["line 2", "not YAML"]),
+        ("a: 2026-13-45\n", ["line 1", "2026-13-45"]),
+        ("a: !!int foo\n", ["line 1", "'foo' is no int"]),
+        ("a: " + "9" * 5000 + "\n", ["line 1", "is no int"]),
+        ("a: 0x" + "f" * 5000 + "\n", ["a:", "too large"]),
+        ("[" * 3000, ["nested too deeply"]),
+        ("a: &a [*a]\n", ["nested too deeply"]),
+        ("a:\n  1: 2\n", ["a:", "key 1", "quote it"]),
+        ("a: [1, .nan]\n", ["a[1]", "nan", "finite"]),
+        ("a: -.inf\n", ["a:", "inf"]),
+        ("a: 1000000000001\n", ["a:", "too large"]),
+        ("a: 2026-01-02\n", ["a:", "date", "quote it"]),
+        ('a: "\\e[31m"\n', ["a:", "control characters"]),
+        ('"b\\n": 1\n', ["no plain text"]),
+    ],
+)
+def test_what_is_no_plain_yaml_is_one_bounded_line(tmp_path: Path, text: str, words: list[str]) -> None:
+    """Whatever YAML's own constructors stumble over is BadInput in one short line that names the place."""
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read_yaml(path)
+    said = str(caught.value).removeprefix(str(path))
+    assert all(word in said for word in words), said
+    assert "\n" not in said
+    assert len(said) < 250
+
+
+def test_a_name_longer_than_a_file_system_takes(tmp_path: Path) -> None:
+    """A path of more than 255 bytes is no file, and no fault of the program."""
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_yaml(tmp_path / ("é" * 300))
+
+
+def written(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The small campaign with one change, in a file of its own."""
+    config = read_yaml(campaign_files(PROJECT)["campaign_local"])
+    change(config)
+    path = tmp_path / "campaign_local.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def set_in(*path: Any) -> Callable[[dict[str, Any]], object]:
+    """A change that sets the last of ``path`` at the place that the others lead to."""
+
+    def change(config: dict[str, Any]) -> None:
+        place: Any = config
+        for part in path[:-2]:
+            place = place[part]
+        place[path[-2]] = path[-1]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (set_in("comparisons", 0, "declared_factor", ["flags.nope"]), ["declared_factor[0]", "flags.nope"]),
+        (set_in("comparisons", 0, "denominator", "lookup"), ["comparisons[0].denominator", "itself"]),
+        (set_in("points", "chat_c4", "requests", 3), ["points.chat_c4.requests", "at least 4"]),
+        (set_in("points", "synthetic_c4", "max_tokens", 8100), ["points.synthetic_c4.max_tokens", "8192"]),
+        (set_in("points", "chat_c1", "max_tokens", 9000), ["points.chat_c1.max_tokens", "8192"]),
+        (
+            set_in("points", "chat c1", {"kind": "finite"}),
+            ["points.chat c1:", "what is measured, by point id", "^[a-z]"],
+        ),
+        (set_in("arms", "../x", {}), ["arms.../x:", "recipes to measure, by name"]),
+        (set_in("points", "chat_c1", "zzz", 1), ["points.chat_c1.zzz", "unknown key"]),
+        (set_in("context_tokens", "x" * 5000), ["context_tokens", "wrong type", "…"]),
+        (set_in("suite", "local\n"), ["suite", "does not match"]),
+        (set_in("gates", "policy", "n" * 300), ["gates.policy", "no gates"]),
+        (set_in("arms", "base", "image", "é" * 300), ["arms.base.image", "no image"]),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_key(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], words: list[str]
+) -> None:
+    """A campaign whose parts do not fit each other is refused, and the key itself is named."""
+    with pytest.raises(BadInput) as caught:
+        load_campaign(written(tmp_path, change), PROJECT)
+    said = str(caught.value).removeprefix(str(tmp_path))
+    assert all(word in said for word in words), said
+    assert len(said) < 500
+
+
+def test_fewer_slots_than_requests_in_flight_are_a_test_of_queueing(tmp_path: Path) -> None:
+    """A server with fewer slots than the load's concurrency is allowed."""
+    path = written(tmp_path, set_in("arms", "base", "flags", "parallel", 2))
+    assert load_campaign(path, PROJECT).name == "campaign_local"
+
+
+def test_a_gate_policy_that_cannot_be_asked_is_not_valid(tmp_path: Path) -> None:
+    """validate refuses what the gates would refuse: a set of tasks that does not exist."""
+    (tmp_path / "workflow").symlink_to(PROJECT / "workflow")
+    text = (PROJECT / "config" / "gates" / "short.yaml").read_text().replace("set: small", "set: huge")
+    path = tmp_path / "config" / "gates" / "short.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"gates\.json\.tasks\.set: no set 'huge'"):
+        validate_file(path)
