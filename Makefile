@@ -24,7 +24,8 @@ campaign_local: .venv/.ready
 	$(BIN)/python -m assay show results/campaign_local
 
 test: .venv/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not serial"
+	$(BIN)/python -m pytest -m serial
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

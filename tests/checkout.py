@@ -97,6 +97,7 @@ class Checkout:
     root: Path
     shared: Path
     image_store: Path
+    target: str = "campaign_tiny"
     campaign: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(CAMPAIGN)))
 
     @staticmethod
@@ -174,6 +175,12 @@ class Checkout:
         assert len(found) == 1, found
         return found[0]
 
+    def build_image(self) -> None:
+        """Have the image of the scripted engine, so that it can be scripted before the first server starts."""
+        if not any(path.is_dir() for path in self.image_store.glob("fake_llama_cpp-*")):
+            run = self.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json")
+            assert run.returncode == 0, run.stdout + run.stderr
+
     def script(self, **settings: Any) -> None:
         """Script the engine of the next server starts."""
         (self.prefix / "control.json").write_text(json.dumps(settings))
@@ -196,7 +203,7 @@ class Checkout:
         if not any(
             argument.startswith("campaign") or argument.startswith("results") for argument in arguments
         ):
-            command.append("campaign_tiny")
+            command.append(self.target)
         return subprocess.run(
             command, cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=timeout_s
         )
@@ -210,7 +217,7 @@ class Checkout:
 
         with (self.root / "snakemake.log").open("a") as log:
             return subprocess.Popen(
-                ["snakemake", "--cores", "2", *(arguments or ("campaign_tiny",))],
+                ["snakemake", "--cores", "2", *(arguments or (self.target,))],
                 cwd=self.root,
                 env=self.environment,
                 stdout=log,
@@ -228,7 +235,7 @@ class Checkout:
 
     def plan(self, name: str = "campaign_tiny") -> dict[str, str]:
         """What `snakemake -n` would run: "rule leg point r1" -> reason."""
-        run = self.snakemake("-n", name)
+        run = self.snakemake("-n", self.target)
         assert run.returncode == 0, run.stdout + run.stderr
         jobs = re.findall(r"Job \d+: (\w+): (\w+) ?(.*)\n\s*Reason: (.*)", run.stdout + run.stderr)
         return {f"{rule} {rest}".strip(): reason for rule, campaign, rest, reason in jobs if campaign == name}

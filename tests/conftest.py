@@ -10,6 +10,15 @@ import pytest
 
 from checkout import Checkout
 
+SERIAL_FOLDERS = ("unit/load",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that compare times with what a server logged have the machine to themselves."""
+    for item in items:
+        if any(f"tests/{folder}/" in item.path.as_posix() for folder in SERIAL_FOLDERS):
+            item.add_marker(pytest.mark.serial)
+
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -9,13 +9,21 @@ import pytest
 from checkout import Checkout
 
 pytestmark = pytest.mark.e2e
+EXTRACTS = "results/campaign_tiny/extracts/rows.csv"  # charts and digests are other tests' business
+
+
+@pytest.fixture
+def checkout(checkout: Checkout) -> Checkout:
+    """As far as the extracts: the failures are in the receipts and rows."""
+    checkout.target = EXTRACTS
+    return checkout
 
 
 def test_a_server_that_never_starts(checkout: Checkout) -> None:
     """Two starts, not one a point; the stages are `not_run` with the log's tail kept; the other arm is measured."""
     checkout.campaign["arms"]["a"]["flags"]["ctx_size"] = 4097
     checkout.write_campaign()
-    assert checkout.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json").returncode == 0
+    checkout.build_image()
     checkout.script(fail_if_ctx=4097)
     run = checkout.snakemake()
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
@@ -34,7 +42,7 @@ def test_a_crash_during_a_point(checkout: Checkout) -> None:
     del checkout.campaign["arms"]["b"], checkout.campaign["comparisons"]
     checkout.campaign["order"] = ["a"]
     checkout.write_campaign()
-    assert checkout.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json").returncode == 0
+    checkout.build_image()
     # 6 gate tasks, 1 + 2 warm-up requests, 3 requests of p1, and 2 of p2's 6
     checkout.script(exit_after_chat_streams=3 + 3 + 2)
     run = checkout.snakemake()
@@ -67,7 +75,7 @@ def test_a_crash_in_the_gates_is_no_load(checkout: Checkout) -> None:
     """A server that dies in the gates before the load is tried twice; its load stages are not run."""
     checkout.campaign["points"] = {"p1": checkout.campaign["points"]["p1"]}
     checkout.write_campaign()
-    assert checkout.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json").returncode == 0
+    checkout.build_image()
     checkout.script(exit_at_request=3)
     run = checkout.snakemake()
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
@@ -101,7 +109,7 @@ def test_an_ignored_flag_is_read_back(checkout: Checkout) -> None:
     """A server that ignores a flag is caught by the read-back, and no row of it is publishable."""
     checkout.campaign["points"] = {"p1": checkout.campaign["points"]["p1"]}
     checkout.write_campaign()
-    assert checkout.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json").returncode == 0
+    checkout.build_image()
     checkout.script(ignore_flags=["n_parallel"])
     assert checkout.snakemake().returncode == 0
     started = checkout.receipt("a/start_server.json")

@@ -6,6 +6,7 @@ import csv
 import json
 
 import pytest
+
 from checkout import Checkout
 
 pytestmark = pytest.mark.e2e

@@ -15,6 +15,7 @@ from checkout import Checkout
 
 pytestmark = pytest.mark.e2e
 GONE_WITHIN_S = 15.0
+EXTRACTS = "results/campaign_tiny/extracts/rows.csv"  # charts and digests are other tests' business
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
@@ -36,7 +37,7 @@ def send(process: subprocess.Popen[str], how: str) -> None:
         time.sleep(1.0)
 
 
-HOWS = ["INT-group", "INT-group2", "INT-main", "TERM-main", "TERM-group", "HUP-group", "KILL-main"]
+HOWS = ["INT-group", "INT-group2", "INT-main", "TERM-main", "HUP-group", "KILL-main"]
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def long_point(checkout: Checkout) -> Checkout:
     checkout.campaign["points"]["p2"] |= {"repeats": 1, "requests": 60}
     del checkout.campaign["points"]["w1"]
     checkout.write_campaign()
-    assert checkout.snakemake("results/campaign_tiny/receipts/images/fake_llama_cpp.json").returncode == 0
+    checkout.target = EXTRACTS
+    checkout.build_image()
     return checkout
 
 
@@ -82,20 +84,18 @@ def test_during_a_point(long_point: Checkout, how: str) -> None:
     assert long_point.plan() == {}
 
 
-@pytest.mark.parametrize("how", ["INT-group", "TERM-main", "KILL-main"])
+@pytest.mark.parametrize("how", ["INT-group", "INT-group2", "TERM-main", "HUP-group", "KILL-main"])
 def test_during_server_start(long_point: Checkout, how: str) -> None:
-    """Ended while the server loads: no process within 15 s, and the next run completes."""
+    """Ended while the server loads: no process within 15 s, nothing on record as measured, the next run can go on."""
     long_point.script(startup_s=60)
     process = long_point.start_snakemake()
     wait_for(lambda: long_point.events("start"))
     send(process, how)
     wait_for(lambda: not long_point.processes(), GONE_WITHIN_S)
     process.wait(timeout=60)
-    long_point.script()
+    assert not list(long_point.receipts.glob("a/**/*.json"))
     long_point.snakemake("--unlock")
-    run = long_point.snakemake()
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert long_point.receipt("a/finite/p2/r1.json")["state"] == "completed"
+    assert "start_server a" in long_point.plan()
 
 
 def overlap(checkouts: list[Checkout]) -> int:

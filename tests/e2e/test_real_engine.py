@@ -12,7 +12,7 @@ import yaml
 
 from checkout import PROJECT, Checkout
 
-pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.slow, pytest.mark.serial]
 
 
 @pytest.fixture(scope="module")
