@@ -85,6 +85,13 @@ class Screen(StrEnum):
     MIXED_SESSION = "mixed_session"
 
 
+class LoadScreen(StrEnum):
+    """Screens of a load that are no row screens."""
+
+    SCHEDULE_KEPT = "schedule_kept"
+    """An open loop sent what was due, and not long after it was due."""
+
+
 class RequestStatus(StrEnum):
     """How one request of a load ended."""
 
@@ -165,6 +172,10 @@ class Reason(StrEnum):
     CLIENT_BOUND = "client_bound"
     CLIENT_REFUSED = "client_refused"
     """The host refused threads, sockets or memory to the client."""
+    LENGTH_OFF = "length_off"
+    """Prompts or answers were not as long as they were to be."""
+    SCHEDULE_NOT_KEPT = "schedule_not_kept"
+    """An open loop fell behind its own schedule."""
     GATE_FAILED = "gate_failed"
     GATE_COULD_NOT_RUN = "gate_could_not_run"
     WARM_UP_FAILED = "warm_up_failed"

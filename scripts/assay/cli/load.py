@@ -14,6 +14,8 @@ from assay.errors import EXIT_CHECK_FAILED, BadInput
 from assay.load import LoadSpec, read_prompts, run_load, summarise
 from assay.records.files import write_json
 
+_FROM_CLIENT = ("state", "reasons", "detail", "screens", "n_resent")
+
 
 def load(
     url: Annotated[str, typer.Option(help="Base URL of the server, with or without /v1.")],
@@ -76,7 +78,7 @@ def load(
 ) -> None:
     """Send prompts to an endpoint under a fixed load and record every request.
 
-    Ends 0 when the phase is valid and no request failed, 1 otherwise; the records are written either way.
+    Ends 0 when the phase is valid and every request ended ok, 1 otherwise; the records are written either way.
     """
     if requests is None and duration is None:
         raise BadInput("missing", where="--requests", hint="or --duration")
@@ -109,16 +111,17 @@ def load(
         tokenizer=tokenizer,
         metrics_urls=metrics_addresses(url, metrics_url or []),
         ca_file=ca_file,
+        judge_all=True,
     )
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what it freed: 30 MB here
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
     record = run_load(spec, measured, out, opening)
-    summary = summarise(out) | {name: record[name] for name in ("state", "reasons", "detail", "screens")}
+    summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}
     write_json(out / "summary.json", summary)
     for line in lines_of(summary):
         typer.echo(line)
-    if record["state"] != "completed" or record["requests"]["failed"]:
+    if record["state"] != "completed" or record["requests"]["ok"] != record["requests"]["issued"]:
         raise typer.Exit(EXIT_CHECK_FAILED)
 
 
@@ -180,6 +183,23 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
         lines.append(
             "failures     " + ", ".join(f"{n} {name}" for name, n in requests["error_classes"].items())
         )
+    if summary["n_resent"]:
+        lines.append(f"sent again   {summary['n_resent']} requests that a closing connection had not taken")
+    if requests["incomplete"]:
+        lines.append(
+            f"incomplete   {requests['incomplete']} requests had not ended, or not been sent, "
+            "when the drain limit ended the phase"
+        )
+    if throughput["output_tok_s"] is None and throughput["reason"]:
+        lines.append(f"unknown      throughput: {throughput['reason']}")
+    for name, screen in summary["screens"].items():
+        if screen["result"] == "fail":
+            measured = ", ".join(f"{key} {show(value)}" for key, value in (screen["measured"] or {}).items())
+            why = screen.get("reason") or ""
+            lines.append(f"screen       {name}: fail: {why} ({measured}; threshold {screen['threshold']})")
+    for name in ("output_length", "input_length"):
+        if summary["screens"][name]["result"] != "fail":
+            lines.append(f"screen       {name}: {summary['screens'][name]['result']}")
     state = summary["state"] + (f": {', '.join(summary['reasons'])}" if summary["reasons"] else "")
     lines.append(f"state        {state}" + (f" ({summary['detail']})" if summary["detail"] else ""))
     return lines

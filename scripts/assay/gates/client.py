@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from assay.gates.reasons import GateReason
+from assay.records.redact import redact, secret_words
 from assay.session.chat_tokens import Endpoint
 
 MAX_BODY_BYTES = 8 << 20
@@ -24,8 +25,6 @@ _KEPT_HEADERS = (
     "retry-after",
 )
 _MAX_HEADER_CHARS = 300
-_REDACTED = "[redacted]"
-_SHORTEST_SECRET = 6
 
 
 class ChatClient:
@@ -166,20 +165,15 @@ def _kept_headers(headers: httpx.Headers) -> dict[str, str]:
 
 
 def _secrets(endpoint: Endpoint) -> list[str]:
-    """The key and the values of headers the user gave: sent, never recorded.
-
-    Shorter ones (``EMPTY``, ``none``) are no secrets, and would be found everywhere.
-    """
-    values = [endpoint.api_key() or "", *endpoint.headers.values()]
-    words = [word for value in values for word in (value, value.rpartition(" ")[2])]
-    return sorted({word for word in words if len(word) >= _SHORTEST_SECRET}, key=len, reverse=True)
+    """The key and the values of headers the user gave: sent, never recorded."""
+    return secret_words([endpoint.api_key() or "", *endpoint.headers.values()])
 
 
 def _replaced(value: Any, secret: str) -> Any:
     if isinstance(value, str):
-        return value.replace(secret, _REDACTED)
+        return redact(value, [secret])
     if isinstance(value, list):
         return [_replaced(item, secret) for item in value]
     if isinstance(value, dict):
-        return {key.replace(secret, _REDACTED): _replaced(item, secret) for key, item in value.items()}
+        return {redact(key, [secret]): _replaced(item, secret) for key, item in value.items()}
     return value

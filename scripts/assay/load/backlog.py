@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
-from assay.load.exchange import Exchange
+from assay.load.exchange import Exchange, redact_row
 from assay.load.journal import JournalWriter
 from assay.vocab import ErrorClass
 
@@ -22,10 +23,10 @@ Ended = tuple[Exchange, int, tuple[ErrorClass, str] | None, str | None]
 class Backlog:
     """Work in the order it came: a running request's bytes to decode, or an ended one to record."""
 
-    __slots__ = ("_journal", "_keep_texts", "waiting")
+    __slots__ = ("_journal", "_keep_texts", "_secrets", "waiting")
 
-    def __init__(self, journal: JournalWriter, keep_texts: bool) -> None:
-        self._journal, self._keep_texts = journal, keep_texts
+    def __init__(self, journal: JournalWriter, keep_texts: bool, secrets: Sequence[str] = ()) -> None:
+        self._journal, self._keep_texts, self._secrets = journal, keep_texts, secrets
         self.waiting: deque[Exchange | Ended] = deque()
 
     def decode(self, exchange: Exchange) -> None:
@@ -62,5 +63,8 @@ class Backlog:
             item.decode()
         else:
             exchange, t_end_ns, failure, incomplete = item
-            self._journal.append(exchange.row(t_end_ns, failure, incomplete, self._keep_texts))
+            row = exchange.row(t_end_ns, failure, incomplete, self._keep_texts)
+            if self._secrets:
+                redact_row(row, self._secrets)
+            self._journal.append(row)
             exchange.release()

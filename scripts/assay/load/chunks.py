@@ -2,28 +2,67 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
 decode_json = msgspec.json.Decoder().decode
-NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_INT32_MAX = 2**31 - 1
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+COUNT_LIMIT = 1 << 24
+"""No request has sixteen million tokens: a count above is not believed."""
+_FAILED_FINISHES = frozenset(
+    {"abort", "aborted", "cancel", "cancelled", "canceled", "error", "fail", "failed", "failure", "timeout"}
+)
+
+
+def decode_loosely(data: bytes) -> Any:
+    """JSON as servers write it too: NaN and Infinity in logprobs, half a surrogate pair. Raises NOT_JSON."""
+    return json.loads(data.decode("utf-8"))
 
 
 def count_or_none(value: object) -> int | None:
     """A token count as servers send it; anything that is not a plain non-negative integer is unknown."""
-    return value if type(value) is int and 0 <= value <= _INT32_MAX else None
+    return value if type(value) is int and 0 <= value <= COUNT_LIMIT else None
 
 
 def is_error_object(value: dict[str, Any]) -> bool:
-    """An error as servers put it into a stream: an ``error`` that is something, or ``object: error``."""
-    error = value.get("error")
+    """An error as servers put it into a stream.
+
+    An ``error`` that is something, at the top, in a choice or in a delta; ``object`` or ``type`` that says
+    so; or, where neither choices nor usage came, the other shapes: ``detail``, ``errors``, ``error_code``,
+    ``code`` with ``message``.
+    """
+    if _is_something(value.get("error")) or value.get("object") == "error" or value.get("type") == "error":
+        return True
+    choices = value.get("choices")
+    if isinstance(choices, list):
+        return any(_choice_has_error(choice) for choice in choices if isinstance(choice, dict))
+    if choices is not None or isinstance(value.get("usage"), dict):
+        return False
     return (
-        (error is not None and error is not False and error != "")
-        or value.get("object") == "error"
-        or value.get("type") == "error"
+        any(_is_something(value.get(key)) for key in ("detail", "errors", "error_code", "error_message"))
+        or (_is_something(value.get("code")) and isinstance(value.get("message"), str))
+        or value.get("status") in ("error", "failed")
+        or str(value.get("type", "")).lower().endswith("error")
     )
+
+
+def _is_something(error: object) -> bool:
+    return error is not None and error is not False and error != "" and error != []
+
+
+def _choice_has_error(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    return _is_something(choice.get("error")) or (
+        isinstance(delta, dict) and _is_something(delta.get("error"))
+    )
+
+
+def is_failed_finish(reason: str) -> bool:
+    """A finish reason that says the server gave the answer up."""
+    word = reason.lower()
+    return word in _FAILED_FINISHES or word.endswith("error")
 
 
 def output_of_choice(choice: dict[str, Any]) -> tuple[str, str, bool]:

@@ -17,11 +17,12 @@ import httptools
 
 from assay.load.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, StampClock, unpack_timespec
 from assay.load.exchange import Exchange
-from assay.load.stale import was_never_read
+from assay.load.stale import was_never_read, was_refused_at_once
 from assay.vocab import ErrorClass
 
 READ_BYTES = 64 << 10
 HEADER_LIMIT_BYTES = 64 << 10
+HEADERS_TOO_LONG = f"the response headers are longer than {HEADER_LIMIT_BYTES} bytes"
 REFUSED_BY_HOST = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
 )
@@ -290,7 +291,8 @@ class Connection:
             if self._complete:  # bytes after the response: the response itself stands
                 self._keep_alive = False
             else:
-                self._lost(f"not HTTP: {error}"[:200], self._t_read_ns, ErrorClass.PROTOCOL)
+                why = HEADERS_TOO_LONG if self._header_bytes > HEADER_LIMIT_BYTES else f"not HTTP: {error}"
+                self._lost(why[:200], self._t_read_ns, ErrorClass.PROTOCOL)
                 return
         if self._complete:
             self._n_messages += 1
@@ -319,7 +321,8 @@ class Connection:
             self.owner.connection_dropped(self)
         else:
             before = exchange.t_headers_ns is None
-            if before and unread and self._n_messages and not self._n_received and not exchange.n_resent:
+            may_resend = before and unread and self._n_messages and not self._n_received
+            if may_resend and not exchange.n_resent and self._refused_at_once(exchange, t_ns):
                 self.exchange = None
                 self.close()
                 self.owner.exchange_stale(self, exchange)
@@ -329,6 +332,9 @@ class Connection:
             self._end(
                 exchange, t_ns, (kind or (ErrorClass.CONNECT if before else ErrorClass.TRUNCATED), why), False
             )
+
+    def _refused_at_once(self, exchange: Exchange, t_ns: int) -> bool:
+        return self._sock is not None and was_refused_at_once(self._sock, exchange.t_send_ns or 0, t_ns)
 
     def _end(self, exchange: Exchange, t_ns: int, failure: tuple[ErrorClass, str] | None, keep: bool) -> None:
         self.exchange = None
@@ -358,7 +364,7 @@ class Connection:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEADER_LIMIT_BYTES:
-            raise ValueError("the response headers are too long")
+            raise ValueError(HEADERS_TOO_LONG)
         name = name.lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._sized = True

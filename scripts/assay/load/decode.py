@@ -16,7 +16,9 @@ from assay.load.chunks import (
     NOT_JSON,
     count_or_none,
     decode_json,
+    decode_loosely,
     is_error_object,
+    is_failed_finish,
     output_of_choice,
     text_event,
 )
@@ -59,12 +61,14 @@ class StreamDecoder:
         "n_cached",
         "n_events",
         "n_first_chunk",
+        "n_loose",
         "n_output",
         "n_prompt",
         "n_reasoning",
         "output_times",
         "protocol_error",
         "reasoning_seen",
+        "t_done_ns",
         "t_first_answer_ns",
         "t_first_event_ns",
         "terminal_seen",
@@ -91,6 +95,7 @@ class StreamDecoder:
         self.output_times = array("q")
         self.t_first_event_ns: int | None = None
         self.t_first_answer_ns: int | None = None
+        self.t_done_ns: int | None = None  # when [DONE] came
         self.terminal_seen = False
         self.finish_reason: str | None = None
         self.error_text: str | None = None
@@ -100,6 +105,7 @@ class StreamDecoder:
         self.n_output: int | None = None
         self.n_reasoning: int | None = None
         self.n_first_chunk: int | None = None
+        self.n_loose = 0  # events that are JSON only to a lenient reader
         self.reasoning_seen = False
         self.think_tag_seen = False
         self.text_complete = True
@@ -125,7 +131,7 @@ class StreamDecoder:
         """The body ended cleanly at ``t_ns``."""
         for event in self._sse.close():
             self._event(event, t_ns)
-        if self.n_events == 0 and self.n_bytes and self.protocol_error is None:
+        if self.n_events == 0 and self.n_bytes and self.protocol_error is None and not self._sse.is_stream:
             self._not_a_stream()
 
     def body(self) -> str:
@@ -144,7 +150,7 @@ class StreamDecoder:
         if not self.text_complete:
             return None
         try:
-            return b"".join(self._reasoning).decode(), b"".join(self._answer).decode()
+            return _text(self._reasoning), _text(self._answer)
         except UnicodeDecodeError:
             return None
 
@@ -234,15 +240,18 @@ class StreamDecoder:
             return
 
     def _event(self, event: SseEvent, t_ns: int) -> None:
+        data = event.data.strip()
+        if not data:
+            return  # a keep-alive
         self.n_events += 1
         if self.t_first_event_ns is None:
             self.t_first_event_ns = t_ns
-        data = event.data.strip()
         if data == b"[DONE]":
             self.terminal_seen = True
+            self.t_done_ns = self.t_done_ns or t_ns
             return
         try:
-            value = _decode_json(data)
+            value = self._decoded(data)
         except NOT_JSON as error:
             if event.name == b"error":
                 self._error(data.decode("utf-8", "replace"))
@@ -259,6 +268,17 @@ class StreamDecoder:
             self._error(data.decode("utf-8", "replace"))
         self._object(value, t_ns)
 
+    def _decoded(self, data: bytes) -> Any:
+        try:
+            return _decode_json(data)
+        except NOT_JSON as error:
+            try:
+                value = decode_loosely(data)
+            except NOT_JSON:
+                raise error from None
+            self.n_loose += 1
+            return value
+
     def _object(self, value: dict[str, Any], t_ns: int) -> None:
         answer, reasoning, tools, finish = "", "", False, None
         choices = value.get("choices")
@@ -273,10 +293,10 @@ class StreamDecoder:
             if isinstance(reason, str) and reason:
                 finish = reason
         if finish is not None:
-            self.finish_reason = finish[:100]
+            self.finish_reason = finish[:100].encode("utf-8", "replace").decode()
             self.terminal_seen = True
-            if finish in ("abort", "error"):
-                self._error(f"finish_reason {finish}")
+            if is_failed_finish(finish):
+                self._error(f"finish_reason {self.finish_reason}")
         usage = value.get("usage")
         n_output = self._usage(usage) if isinstance(usage, dict) else None
         if not (answer or reasoning or tools):
@@ -295,7 +315,7 @@ class StreamDecoder:
             self.text_complete = False
 
     def _usage(self, usage: dict[str, Any]) -> int | None:
-        """Take what a usage object says; later objects overwrite earlier ones. Its output count."""
+        """Take what a usage object says; later ones overwrite earlier ones, but no number with a zero."""
         n_prompt = count_or_none(usage.get("prompt_tokens"))
         n_output = count_or_none(usage.get("completion_tokens"))
         prompt_details = usage.get("prompt_tokens_details")
@@ -310,8 +330,8 @@ class StreamDecoder:
         )
         if n_reasoning is None:
             n_reasoning = count_or_none(usage.get("reasoning_tokens"))  # SGLang's place
-        self.n_prompt = self.n_prompt if n_prompt is None else n_prompt
-        self.n_output = self.n_output if n_output is None else n_output
+        self.n_prompt = n_prompt or self.n_prompt  # no prompt has 0 tokens
+        self.n_output = n_output or (self.n_output if n_output is None else self.n_output or 0)
         self.n_cached = self.n_cached if n_cached is None else n_cached
         self.n_reasoning = self.n_reasoning if n_reasoning is None else n_reasoning
         return n_output
@@ -347,6 +367,12 @@ class StreamDecoder:
             self._error(self.body())
         else:
             self.protocol_error = "the body has no server-sent event"
+
+
+def _text(pieces: list[bytes]) -> str:
+    """The text; a surrogate pair that was split over two events is whole again, half a pair is replaced."""
+    text = b"".join(pieces).decode("utf-8", "surrogatepass")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _count_while(answers: Any) -> int:

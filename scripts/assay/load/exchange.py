@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from assay.load.decode import BODY_HEAD_BYTES, BODY_TAIL_BYTES, ERROR_TEXT_LIMIT, StreamDecoder
 from assay.load.journal import Row
+from assay.records.redact import redact
 from assay.vocab import ErrorClass, RequestStatus
 
 DECODE_BATCH = 64
 """Pieces of a body that may wait before they are decoded: bounds what a long answer holds."""
+HELD_OPEN_NS = 1_000_000_000
+"""After ``[DONE]`` nothing is due: a response that a server still holds open then is ended by us."""
 
 
 class Exchange:
@@ -77,6 +81,15 @@ class Exchange:
         chunks.clear()
         times.clear()
 
+    def is_held_open(self, now_ns: int) -> bool:
+        """The stream said that it is done a while ago, and the server did not end the response."""
+        before_ns = now_ns - HELD_OPEN_NS
+        if self.times and self.times[-1] > before_ns:
+            return False
+        self.decode()
+        done_ns = self.decoder.t_done_ns
+        return done_ns is not None and done_ns <= before_ns
+
     def release(self) -> None:
         """Drop what is on record now: the list of deadlines may hold this object for a while yet."""
         self.decoder = StreamDecoder.__new__(StreamDecoder)
@@ -91,6 +104,13 @@ class Exchange:
         """
         self.decode()
         decoder = self.decoder
+        ended_by_us = incomplete is not None or (failure is not None and failure[0] is ErrorClass.TIMEOUT)
+        if ended_by_us and decoder.t_done_ns is not None:
+            # All had come; only the end of the response was missing.
+            failure, incomplete, t_end_ns = None, None, decoder.t_done_ns
+        n_output = decoder.n_output or None  # with output, 0 is not the number of its tokens
+        if not decoder.output_times:
+            n_output = decoder.n_output
         if (
             failure is None
             and incomplete is None
@@ -126,13 +146,14 @@ class Exchange:
             decoder.output_times.tobytes(),
             decoder.n_prompt,
             decoder.n_cached,
-            decoder.n_output,
+            n_output,
             decoder.n_reasoning,
             decoder.n_first_chunk,
             decoder.reasoning_seen,
             decoder.think_tag_seen,
             self.n_resent,
-            decoder.texts() if ok and (texts or decoder.n_output is None) else None,
+            decoder.texts() if ok and (texts or n_output is None) else None,
+            decoder.n_loose,
         )
 
     def _judge(
@@ -161,3 +182,13 @@ class Exchange:
         if not decoder.output_times:
             return failed, ErrorClass.NO_OUTPUT, "a terminal marker, but no output"
         return RequestStatus.OK, None, None
+
+
+def redact_row(row: Row, secrets: Sequence[str]) -> None:
+    """Take keys and header values that the server echoed out of what is kept of its answer."""
+    for name in ("body", "error_text", "finish_reason"):
+        text = getattr(row, name)
+        if text:
+            setattr(row, name, redact(text, secrets))
+    if row.texts is not None and any(redact(text, secrets) != text for text in row.texts):
+        row.texts = None  # its tokens cannot be counted later: unknown is better than wrong

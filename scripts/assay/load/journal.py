@@ -51,6 +51,7 @@ class Row(msgspec.Struct, array_like=True):
     think_tag_seen: bool
     n_resent: int
     texts: tuple[str, str] | None  # reasoning and answer, where they may have to be counted
+    n_loose: int = 0  # events that are JSON only to a lenient reader
 
 
 class JournalWriter:

@@ -21,6 +21,7 @@ from assay.load import proof
 from assay.load import spec as specs
 from assay.load.gauges import ServerWatch
 from assay.load.journal import JournalReader, JournalWriter, Row
+from assay.load.lengths import length_screens
 from assay.load.plan import WorkerPlan
 from assay.load.processes import Crew, resolve, write_bodies
 from assay.load.prompts import Prompt
@@ -111,6 +112,7 @@ class _Phase:
         self.counts: dict[str, int] = {}
         self.n_opening = 0
         self.n_resent = 0
+        self.n_loose = 0
         self.sources: dict[str, int] = {}
         self.t_first_send_ns: int | None = None
         self.t_last_send_ns: int | None = None
@@ -161,6 +163,7 @@ class _Phase:
             n_streams=spec.concurrency,
             opening_per_stream=spec.opening_per_stream,
             keep_texts=spec.tokenizer is not None,
+            secrets=specs.secrets_of(spec),
         )
         self._base_plan = base
 
@@ -268,6 +271,7 @@ class _Phase:
         self.counts[row.status] = self.counts.get(row.status, 0) + 1
         self.used_prompts.add(row.prompt)
         self.n_resent += row.n_resent
+        self.n_loose += row.n_loose
         if row.timestamp_source is not None:
             self.sources[row.timestamp_source] = self.sources.get(row.timestamp_source, 0) + 1
         if row.t_send_ns is not None:
@@ -310,12 +314,19 @@ class _Phase:
             torn_bytes=self.torn_bytes,
             why_not_counted=self.why_not_counted,
             gauge_samples=self._watch.gauges,
+            more_screens=self._screens(phase),
+            n_loose=self.n_loose,
         )
         if self._watch.before is not None and self._watch.after is not None:
             write_json(self.out_dir / "counters.json", self._watch.record())
         write_json(self.out_dir / "client.json", record)
         self._finished = True
         return record
+
+    def _screens(self, phase: dict[str, Any]) -> list[dict[str, Any]]:
+        start_ns, end_ns = phase["t_start_ns"], phase["t_issue_end_ns"]
+        issued_s = None if start_ns is None or end_ns is None else (end_ns - start_ns) / 1e9
+        return length_screens(self.out_dir / REQUESTS, self.spec.rate_per_s, issued_s)
 
     def _count_held(self) -> None:
         if self._held is None:

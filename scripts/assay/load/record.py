@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from assay.load import proof
 from assay.load.processes import Crew
 from assay.load.spec import LoadSpec, public_spec
-from assay.vocab import Reason, RequestStatus, Screen, ScreenResult, StageState
+from assay.vocab import LoadScreen, Reason, RequestStatus, Screen, ScreenResult, StageState
 
 
 def client_record(
@@ -30,8 +30,10 @@ def client_record(
     torn_bytes: int,
     why_not_counted: str | None,
     gauge_samples: list[dict[str, Any]],
+    more_screens: list[dict[str, Any]],
+    n_loose: int,
 ) -> dict[str, Any]:
-    """Put the facts together and judge them: state, reasons, the two screens of the load itself."""
+    """Put the facts together and judge them: state, reasons, the screens of the load itself."""
     done = [{"process": member.number, **member.done} for member in crew.members if member.done is not None]
     refused = crew.refused
     n_issued = sum(counts.values())
@@ -40,7 +42,8 @@ def client_record(
     start_ns, issue_end_ns = facts["t_start_ns"], facts["t_issue_end_ns"]
     screens = [_reached(spec, times, levels, start_ns, issue_end_ns, gauge_samples)]
     screens.append(proof.client_bound(done, crew.samples))
-    state, reasons, detail = _judge(requests, screens, refused, facts.get("detail"))
+    screens += more_screens
+    state, reasons, detail = _judge(requests, screens, refused, facts.get("detail"), spec.judge_all)
     end_ns = t_last_end_ns or facts.get("t_done_ns") or 0
     before, after = facts.pop("pressure_before", None), facts.pop("pressure_after", None)
     wall_s = (facts["t_done_ns"] - start_ns) / 1e9 if start_ns is not None and "t_done_ns" in facts else 0.0
@@ -67,6 +70,7 @@ def client_record(
         },
         "requests": requests,
         "n_resent": n_resent,
+        "n_loose_json_events": n_loose,
         "opening": {"issued": n_opening} if spec.has_opening else None,
         "phase": {name: facts.get(name) for name in ("anchor", "barrier", "t_start_ns", "t_issue_end_ns")}
         | {"t_end_ns": t_last_end_ns},
@@ -117,7 +121,11 @@ def _reached(
 
 
 def _judge(
-    requests: dict[str, int], screens: list[dict[str, Any]], refused: str | None, detail: str | None
+    requests: dict[str, int],
+    screens: list[dict[str, Any]],
+    refused: str | None,
+    detail: str | None,
+    judge_all: bool,
 ) -> tuple[StageState, list[Reason], str | None]:
     reasons = []
     if refused is not None or requests["issued"] == 0:
@@ -127,6 +135,12 @@ def _judge(
         reasons.append(Reason.CLIENT_BOUND)
     if Screen.CONCURRENCY_REACHED.value in failing:
         reasons.append(Reason.CONCURRENCY_NOT_REACHED)
+    if judge_all and requests["ok"]:
+        # Two counts may differ by the marks of reasoning and tools, which no text has: told, no verdict.
+        if failing & {Screen.OUTPUT_LENGTH.value, Screen.INPUT_LENGTH.value}:
+            reasons.append(Reason.LENGTH_OFF)
+        if LoadScreen.SCHEDULE_KEPT.value in failing:
+            reasons.append(Reason.SCHEDULE_NOT_KEPT)
     if reasons:
         return StageState.INVALID, reasons, detail or refused
     if requests["ok"] == 0:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from assay.errors import BadInput
 from assay.load.prompts import Prompt
 from assay.load.schedule import Arrivals
+from assay.records.redact import secret_words
 
 STREAMS_PER_PROCESS = 1_024
 EVENTS_PER_S_PER_PROCESS = 50_000
@@ -65,6 +66,8 @@ class LoadSpec:
     metrics_urls: tuple[str, ...] = ()
     gauge_interval_s: float = 1.0
     ca_file: Path | None = None
+    judge_all: bool = False
+    """Lengths and schedule make the phase invalid: for a load whose records no campaign judges later."""
 
     @property
     def is_open_loop(self) -> bool:
@@ -190,6 +193,11 @@ def api_key(spec: LoadSpec) -> str | None:
     if not key or not key.isascii() or not key.isprintable():
         raise BadInput("is empty or has characters not allowed", where="load", key="api-key")
     return key
+
+
+def secrets_of(spec: LoadSpec) -> list[str]:
+    """The key and the header values: in no record, whatever a server echoes."""
+    return secret_words([api_key(spec) or "", *spec.headers.values()])
 
 
 def endpoint_of(spec: LoadSpec, prompt: Prompt) -> str:

@@ -14,6 +14,7 @@ EVENT_LIMIT_BYTES = 16 << 20
 """A longer event is not what a server of tokens sends; it would only fill the memory."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry", b"error"})
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -32,7 +33,7 @@ class SseEvent(NamedTuple):
 class SseParser:
     """Incremental parser. ``feed`` takes bytes split anywhere and gives the events they complete."""
 
-    __slots__ = ("_bom", "_data", "_id", "_name", "_pieces", "_size", "_skip_lf")
+    __slots__ = ("_bom", "_data", "_id", "_name", "_pieces", "_size", "_skip_lf", "is_stream")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of a line whose end has not come
@@ -40,6 +41,7 @@ class SseParser:
         self._name = b""
         self._id = b""
         self._size = 0  # bytes of the open event
+        self.is_stream = False  # a line of an event stream came, a comment or an empty event at least
         self._skip_lf = False  # the last byte was CR: a following LF belongs to it
         self._bom: bytes | None = b""  # the first bytes, until they can be told from a byte order mark
 
@@ -109,6 +111,7 @@ class SseParser:
         field, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]
+        self.is_stream = self.is_stream or field in _FIELDS
         if field == b"data":
             self._grow(len(value))
             self._data.append(value)

@@ -59,7 +59,7 @@ class Worker:
         self._requests = RequestBytes(plan)
         self._running: set[Exchange] = set()
         self._deadlines: deque[Exchange] = deque()
-        self._backlog = Backlog(self._journal, plan.keep_texts)
+        self._backlog = Backlog(self._journal, plan.keep_texts, plan.secrets)
         self._freed: deque[tuple[Connection, int, bool, bool]] = deque()
         self._keeps = True  # the server keeps connections, as far as was seen
         self._n_workers = plan.process
@@ -334,10 +334,9 @@ class Worker:
         if self._n_measured_running == 0:
             return not self._freed
         if issuer.t_end_ns is not None and now_ns >= issuer.t_end_ns + round(self.plan.drain_limit_s * 1e9):
+            why = f"still running {self.plan.drain_limit_s:g} s after issuing ended"
             for exchange in [one for one in self._running if one.measured]:
-                self._abandon(
-                    exchange, None, f"still running {self.plan.drain_limit_s:g} s after issuing ended"
-                )
+                self._abandon(exchange, None, why)
             return True
         return False
 
@@ -353,9 +352,8 @@ class Worker:
         while self._deadlines and (self._deadlines[0].done or self._deadlines[0].deadline_ns <= now_ns):
             exchange = self._deadlines.popleft()
             if not exchange.done:
-                self._abandon(
-                    exchange, (ErrorClass.TIMEOUT, f"no end within {self.plan.timeout_s:g} s"), None
-                )
+                why = f"no end within {self.plan.timeout_s:g} s"
+                self._abandon(exchange, (ErrorClass.TIMEOUT, why), None)
         self._release_all()
         self._arm()
         if not self._opened_told and self._issuer.is_opened(now_ns):
@@ -370,6 +368,8 @@ class Worker:
         if now_ns >= self._sample_due:
             self._report(health=self._meter.sample())
             self._sample_due = now_ns + SAMPLE_NS
+            for exchange in [one for one in self._running if one.is_held_open(now_ns)]:
+                self._abandon(exchange, (ErrorClass.TIMEOUT, "held open after [DONE]"), None)
 
     def _command(self) -> None:
         data = os.read(0, 4_096)
