@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from assay.report import write_evidence
+from assay.report.evidence import write_evidence
 from assay.stage.adapter import finish
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from assay.audit.outcome import AuditReport
+from assay.audit.sessions import broken_tables, odd_files
 from assay.digest import sha256_of_file
 from assay.errors import Incomplete
 from assay.records.campaign import Campaign, Fault, list_attempts, resolve_inside
@@ -186,15 +187,23 @@ def check_files(
     pins: Pins | None,
     *,
     require_sums: bool = True,
+    use_sums: bool = True,
 ) -> None:
-    """Re-hash all. ``campaign`` is None when its plan cannot be read; the list alone is then checked."""
-    sums, faults = read_sums(campaign_dir)
+    """Re-hash all. ``campaign`` is None when its plan cannot be read; the list alone is then checked.
+
+    Without ``use_sums`` the records alone are checked, as before the list was written.
+    """
+    sums, faults = read_sums(campaign_dir) if use_sums else (None, [])
     before = len(report.faults)
+    report.blame(list(odd_files(campaign_dir, campaign_dir.parent)))
     if sums is not None:
         check_sums(report, campaign_dir, sums)
     elif require_sums:
         report.blame(faults)
     if campaign is not None and pins is not None:
+        for session_id in session_ids(campaign):
+            report.blame(list(odd_files(campaign.results / "evidence" / session_id, campaign.results)))
+            report.blame(list(broken_tables(session_files(campaign, session_id), campaign.results)))
         for session_id in session_ids(campaign):
             if session_id not in campaign.sessions():
                 pins.add_session(session_id)

@@ -60,6 +60,9 @@ def judge_again(report: AuditReport, campaign: Campaign, sessions: list[str], do
             continue
         try:
             summary = read_json(resolve_inside(campaign.results, summary_path))
+            if not isinstance(summary, dict):
+                report.say(f"gates {when}", AuditResult.MISMATCH, "the summary is no object", summary_path)
+                continue
             again = judge(resolve_inside(campaign.results, tasks_path), policy)
         except AssayError as error:
             report.say(f"gates {when}", AuditResult.INCOMPLETE, str(error), tasks_path)

@@ -14,9 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.audit.outcome import AuditReport
-from assay.errors import Incomplete
+from assay.errors import BadInput, Incomplete
+from assay.extract.cards import make_cards
 from assay.extract.columns import COLUMNS, FLAG, INT, NAMES, REAL, TEXTS
+from assay.extract.comparisons import make_comparisons
 from assay.extract.rows import Row
+from assay.extract.summary import make_findings, make_summary
+from assay.extract.verdicts import make_verdicts
+from assay.records.campaign import Campaign
 from assay.records.files import read_json
 from assay.vocab import AuditResult
 
@@ -146,6 +151,21 @@ def compare_rows(
     else:
         left = f", {len(doubtful)} could not be" if doubtful else ""
         report.say("rows", AuditResult.VERIFIED, f"{path.name}: {checked} rows recomputed{left}")
+
+
+def make_extract(name: str, campaign: Campaign, rows: list[Row]) -> Mapping[str, Any]:
+    """A JSON extract by its file's name, made again. Raises BadInput when there is none of that name."""
+    if name == "comparisons.json":
+        return make_comparisons(campaign, rows)
+    if name == "cards.json":
+        return make_cards(campaign, rows)
+    verdicts = make_verdicts(campaign, rows)
+    makers = {"summary.json": make_summary, "findings.json": make_findings}
+    if name == "verdicts.json":
+        return verdicts
+    if name not in makers:
+        raise BadInput(f"no extract {name!r}", where=campaign.folder / "extracts")
+    return makers[name](campaign, rows, verdicts)
 
 
 def compare_json(

@@ -4,41 +4,60 @@ sessions."""
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import matplotlib
 
-from assay.audit.files import SUMS, check_files
+from assay.audit.behind import add_row_point, check_asked, check_prompts, origin
+from assay.audit.files import CRATE, SUMS, check_files, read_sums
 from assay.audit.gates import judge_again
 from assay.audit.outcome import AuditReport, Check
+from assay.audit.published import (
+    PAGE,
+    compare_crate,
+    compare_gate_statements,
+    compare_page,
+    compare_statement,
+    compare_statement_names,
+)
 from assay.audit.recompute import (
     compare_json,
     compare_points,
     compare_rows,
     compare_text,
     doubtful_rows,
-    read_rows_csv,
-    same,
+    make_extract,
 )
+from assay.audit.sessions import compare_session
 from assay.chart.render import draw_bytes, identity, read_identity
 from assay.digest import sha256_of_bytes, sha256_of_file, sha256_of_value
-from assay.errors import AssayError, BadInput, Incomplete
+from assay.errors import AssayError, Incomplete
 from assay.extract import attempts
-from assay.extract.cards import make_cards
 from assay.extract.chart_data import make_chart_data
 from assay.extract.comparisons import format_csv as format_comparison
 from assay.extract.comparisons import make_comparisons
 from assay.extract.rows import Row, build_rows
-from assay.extract.summary import make_findings, make_summary
-from assay.extract.verdicts import make_verdicts
 from assay.records.campaign import Campaign, Fault, open_campaign
 from assay.records.files import read_json
 from assay.records.pins import Pins
+from assay.report.statements import audit_statement
 from assay.vocab import AuditResult
 
 CHART_FORMS = (".svg", ".png")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _identity_of(path: Path) -> dict[str, str]:
+    """As read_identity, and Incomplete for what is no regular file, which might never end."""
+    if path.exists() and not path.is_file():
+        raise Incomplete(f"{path.name}: not a regular file")
+    return read_identity(path)
 
 
 class Audit:
@@ -54,12 +73,15 @@ class Audit:
         try:
             self.campaign = open_campaign(self.folder)
             pins = Pins(self.campaign)
-        except (AssayError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a doctored plan makes of the reader is its fault
             self.campaign = None
             gone = not (self.folder / "plan.json").is_file()
             kind, path = ("missing" if gone else "unreadable"), f"{self.folder.name}/plan.json"
-            self.report.blame([Fault(path, "missing" if kind == "missing" else "unreadable", str(error))])
-        check_files(self.report, self.folder, self.campaign, pins, require_sums=require_sums)
+            self.report.blame([Fault(path, "missing" if kind == "missing" else "unreadable", _told(error))])
+        self.pins = pins
+        own = f"{self.folder.name}/{SUMS}"
+        look = functools.partial(check_files, require_sums=require_sums)
+        self.guarded("files", own, lambda: look(self.report, self.folder, self.campaign, pins))
         self._opening = copy.deepcopy(self.report)
 
     def another(self, target: str) -> Audit:
@@ -107,19 +129,32 @@ class Audit:
             return False
         try:
             self.rows()
-        except (AssayError, KeyError, TypeError, ValueError, AttributeError) as error:
-            detail = f"the records cannot be read as evidence: {type(error).__name__}: {error}"
-            self.report.say("evidence", AuditResult.INCOMPLETE, detail)
+        except Exception as error:  # noqa: BLE001 - see guarded
+            detail = f"the records cannot be read as evidence: {_told(error)}"
+            self.report.say("evidence", AuditResult.INCOMPLETE, detail, f"{self.folder.name}/plan.json")
             return False
         return True
+
+    def guarded(self, name: str, relative: str, look: Callable[[], object]) -> None:
+        """Look at one thing. A formula that fails on what it is given is a finding about the file: whoever
+        doctors evidence may give it anything."""
+        try:
+            look()
+        except AssayError as error:
+            self.report.say(name, AuditResult.INCOMPLETE, str(error), relative)
+        except Exception as error:  # noqa: BLE001 - told with its type and its file
+            self.report.say(name, AuditResult.MISMATCH, f"cannot be judged: {_told(error)}", relative)
 
     # what can be audited -------------------------------------------------------------------------------
 
     def chart(self, path: Path) -> None:
         """chart -> chart_data entry -> rows -> receipts -> raw records -> sessions."""
         relative = f"{self.folder.name}/charts/{path.name}"
+        self.guarded("chart", relative, lambda: self._chart(path, relative))
+
+    def _chart(self, path: Path, relative: str) -> None:
         try:
-            mark = read_identity(path)
+            mark = _identity_of(path)
         except Incomplete as error:
             kind = AuditResult.MISMATCH if path.exists() else AuditResult.INCOMPLETE
             self.report.say("chart", kind, str(error), relative)
@@ -202,8 +237,15 @@ class Audit:
         self._behind(behind)
 
     def _extract(self, name: str, row_id: str | None = None) -> None:
-        assert self.campaign is not None
         path, relative = self.folder / "extracts" / name, f"{self.folder.name}/extracts/{name}"
+        if path.exists() and not path.is_file():
+            self.report.say(name, AuditResult.MISMATCH, "not a regular file", relative)
+            return
+        self.guarded(name, relative, lambda: self._compare_extract(path, relative, row_id))
+
+    def _compare_extract(self, path: Path, relative: str, row_id: str | None) -> None:
+        assert self.campaign is not None
+        name = path.name
         doubtful = bool(self.report.faults)
         if name in ("rows.csv", "rows.parquet"):
             if self.damaged:
@@ -221,24 +263,12 @@ class Audit:
             fresh = format_comparison(make_comparisons(self.campaign, self.rows()))
             compare_text(self.report, path, relative, fresh, doubtful)
         else:
-            compare_json(self.report, path, relative, self._make(name), doubtful)
-
-    def _make(self, name: str) -> Mapping[str, Any]:
-        campaign, rows = self.campaign, self.rows()
-        assert campaign is not None
-        if name == "comparisons.json":
-            return make_comparisons(campaign, rows)
-        if name == "chart_data.json":
-            return self.chart_data()
-        if name == "cards.json":
-            return make_cards(campaign, rows)
-        verdicts = make_verdicts(campaign, rows)
-        makers = {"summary.json": make_summary, "findings.json": make_findings}
-        if name == "verdicts.json":
-            return verdicts
-        if name not in makers:
-            raise BadInput(f"no extract {name!r}", where=self.folder / "extracts")
-        return makers[name](campaign, rows, verdicts)
+            fresh_json = (
+                self.chart_data()
+                if name == "chart_data.json"
+                else make_extract(name, self.campaign, self.rows())
+            )
+            compare_json(self.report, path, relative, fresh_json, doubtful)
 
     def receipt(self, relative: str) -> None:
         """One receipt: its files, and the rows and gates that rest on it."""
@@ -269,13 +299,51 @@ class Audit:
                 self._extract(path.name)
         for path in sorted((self.folder / "charts").glob("*")):
             if path.suffix in CHART_FORMS:
-                self._chart_alone(path)
+                relative = f"{self.folder.name}/charts/{path.name}"
+                self.guarded("chart", relative, functools.partial(self._chart_alone, path))
         self._behind(self.rows())
+        if (self.folder / SUMS).is_file():
+            self._published()
+
+    def _published(self) -> None:
+        """What was written last from all this: page, statements, crate. With evidence at fault they cannot be
+        told."""
+        campaign, report, own = self.campaign, self.report, self.folder.name
+        assert campaign is not None
+        charts = sorted(p for p in (self.folder / "charts").glob("*") if p.suffix in CHART_FORMS)
+        self.guarded(PAGE, f"{own}/{PAGE}", lambda: compare_page(report, self.folder))
+        if report.faults:
+            return
+        named = f"{own}/statements"
+        self.guarded("statements", named, lambda: compare_statement_names(report, campaign, charts))
+        self.guarded("statements", named, lambda: compare_gate_statements(report, campaign))
+        sums = read_sums(self.folder)[0] or {}
+        self.guarded("crate", f"{own}/{CRATE}", lambda: compare_crate(report, campaign, sums))
+        if report.result == AuditResult.VERIFIED:  # else they would tell of what has just been told
+            self._audits_again(charts)
+
+    def _audits_again(self, charts: list[Path]) -> None:
+        """Each chart's statement, made as it was: before SHA256SUMS was written."""
+        assert self.campaign is not None
+        opening = AuditReport("", self.folder.name)
+        check_files(opening, self.folder, self.campaign, self.pins, require_sums=False, use_sums=False)
+        good = 0
+        for chart in charts:
+            twin = copy.copy(self)
+            twin.report = copy.deepcopy(opening)
+            twin.report.target = str(chart)
+            twin.chart(chart)
+            fresh = audit_statement(twin.report, chart, self.campaign.results)
+            words = read_identity(chart).get("matplotlib") == matplotlib.__version__
+            name = f"audit.{chart.name}.json"
+            good += compare_statement(self.report, self.campaign, name, fresh, words=words)
+        if good and good == len(charts):
+            self.report.say("statements", AuditResult.VERIFIED, f"{good} of charts made again, the same")
 
     def _chart_alone(self, path: Path) -> None:
         relative = f"{self.folder.name}/charts/{path.name}"
         try:
-            mark = read_identity(path)
+            mark = _identity_of(path)
         except Incomplete as error:
             self.report.say("chart", AuditResult.MISMATCH, str(error), relative)
             return
@@ -290,92 +358,43 @@ class Audit:
     # what every target ends with -----------------------------------------------------------------------
 
     def _row_point(self, row: Row) -> None:
-        """A row's rate as a point of the report: stored and recomputed, with population and reasons."""
-        doubted = row["row_id"] in self.doubtful()
-        stored: Any = None
-        try:
-            held = read_rows_csv(self.folder / "extracts" / "rows.csv")
-            stored = next((one["output_tok_s"] for one in held if one["row_id"] == row["row_id"]), None)
-        except (Incomplete, KeyError):
-            pass  # that rows.csv is not there or broken is told by its own check
-        fresh = None if doubted else row["output_tok_s"]
-        self.report.points.append(
-            {
-                "arm": row["arm"],
-                "point_id": row["point_id"],
-                "x": row["concurrency"],
-                "metric": "output_tok_s",
-                "shown": stored,
-                "recomputed": fresh,
-                "agrees": None if doubted else same(stored, fresh),
-                "statistic": row["kind"],
-                "n": row["n_ok"],
-                "population": row["population"],
-                "rows": [row["row_id"]],
-                "excluded": {row["row_id"]: row["reasons"]} if row["invalid"] else {},
-                "flagged": {row["row_id"]: row["reasons"]} if row["reasons"] and not row["invalid"] else {},
-            }
-        )
+        add_row_point(self.report, self.folder, row, row["row_id"] in self.doubtful())
 
     def _behind(self, rows: list[Row]) -> None:
+        plan_path = f"{self.folder.name}/plan.json"
+        self.guarded("evidence", plan_path, lambda: self._look_behind(rows, plan_path))
+
+    def _look_behind(self, rows: list[Row], plan_path: str) -> None:
         """The sessions behind rows: what served, from which image and model, asked what; and the gates
         again."""
-        assert self.campaign is not None
+        campaign = self.campaign
+        assert campaign is not None
         sessions = sorted({row["session_id"] for row in rows if row["session_id"]})
-        plan = self.campaign.plan
+        plan = campaign.plan
         for session_id in sessions:
             mine = [row for row in rows if row["session_id"] == session_id]
-            arm = plan["arms"][mine[0]["arm"]]
-            self.report.origin.append(
-                {
-                    "session_id": session_id,
-                    "run_id": mine[0]["run_id"],
-                    "engine": arm.get("engine"),
-                    "image": f"{arm.get('image')}@{str(arm.get('image_digest'))[:12]}",
-                    "model": f"{arm.get('model')}@{str(arm.get('model_sha256'))[:12]}",
-                    "commit": mine[0]["commit"],
-                    "prompts": sorted({row["prompts_sha256"] for row in mine if row["prompts_sha256"]}),
-                    "readback": mine[0]["readback_path"],
-                }
+            self.report.origin.append(origin(session_id, mine, plan))
+            self.guarded(
+                "session",
+                f"evidence/{session_id}/session.json",
+                functools.partial(self._compare_session, session_id, mine[0]["arm"]),
             )
-        self._check_prompts(rows)
-        self._check_asked(rows)
+        self.guarded("prompts", plan_path, lambda: check_prompts(self.report, campaign, rows))
+        self.guarded("plan", plan_path, lambda: check_asked(self.report, campaign, rows))
         self.report.checks += self._once(("gates", *sessions), lambda: self._judge(sessions))
+
+    def _compare_session(self, session_id: str, arm: str) -> None:
+        assert self.campaign is not None
+        if f"evidence/{session_id}/session.json" not in {fault.path for fault in self.report.faults}:
+            compare_session(self.report, self.campaign.results, session_id, arm, self.campaign.plan)
 
     def _judge(self, sessions: list[str]) -> list[Check]:
         assert self.campaign is not None
         scratch = AuditReport(self.report.target)
-        judge_again(scratch, self.campaign, sessions, {fault.path for fault in self.report.faults})
+        campaign, doubtful = self.campaign, {fault.path for fault in self.report.faults}
+        try:
+            judge_again(scratch, campaign, sessions, doubtful)
+        except Exception as error:  # noqa: BLE001 - see guarded
+            detail = f"cannot be judged: {_told(error)}"
+            scratch.say("gates", AuditResult.MISMATCH, detail, f"{self.folder.name}/plan.json")
         return scratch.checks
-
-    def _check_prompts(self, rows: list[Row]) -> None:
-        """The prompts of a point, where their file is kept, are the ones its receipts name."""
-        for point_id in dict.fromkeys(row["point_id"] for row in rows):
-            path = self.folder / "prompts" / f"{point_id}.jsonl"
-            named = {
-                row["prompts_sha256"] for row in rows if row["point_id"] == point_id and row["prompts_sha256"]
-            }
-            if path.is_file() and named and named != {sha256_of_file(path)}:
-                detail = f"{point_id}: a receipt names other prompts than are kept"
-                self.report.say(
-                    "prompts", AuditResult.MISMATCH, detail, f"{self.folder.name}/prompts/{path.name}"
-                )
-
-    def _check_asked(self, rows: list[Row]) -> None:
-        """Each receipt was asked the point and the server that the plan has."""
-        assert self.campaign is not None
-        wrong = set()
-        for row in rows:
-            body = row.load.receipt.body if row.load is not None else {}
-            asked = (body.get("spec") or {}).get("server") or {}
-            arm = self.campaign.plan["arms"][row["arm"]]
-            for key in ("engine", "image_digest", "model_sha256", "flags"):
-                if key in asked and key in arm and asked[key] != arm[key]:
-                    wrong.add((row["receipt_path"], key))
-            point = (body.get("spec") or {}).get("point") or {}
-            planned = self.campaign.plan["points"][row["point_id"]]
-            for key in ("workload", "concurrency", "requests", "max_tokens", "ignore_eos", "issue_s"):
-                if key in point and key in planned and point[key] != planned[key]:
-                    wrong.add((row["receipt_path"], key))
-        for path, key in sorted(wrong):
-            self.report.say("plan", AuditResult.MISMATCH, f"was asked another {key} than the plan has", path)

@@ -74,7 +74,10 @@ class Reader:
         except Incomplete as error:
             faults.append(Fault(path, "unreadable", str(error)))
             return None
-        return body if isinstance(body, dict) else None
+        if not isinstance(body, dict):
+            faults.append(Fault(path, "unreadable", "not a JSON object"))
+            return None
+        return body
 
     def is_open(self, path: str) -> bool:
         """Does the file belong to a session that is not closed yet? Nobody has pinned its own files then."""

@@ -8,6 +8,7 @@ leaves it is refused, since a record may come from another machine.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from assay.records.files import read_json
 
 FaultKind = Literal["missing", "changed", "unreadable", "unpinned"]
 _JSON_LIMIT_BYTES = 64 << 20
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, order=True)
@@ -69,7 +71,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                     yield value
     except FileNotFoundError as error:
         raise Incomplete(f"{path}: not there") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Incomplete(f"{path}: cannot be read as JSON lines: {error}") from error
 
 
@@ -137,6 +139,36 @@ class Campaign:
         return sorted(found)
 
 
+def _want_objects(value: Any, place: str) -> None:
+    if not isinstance(value, dict):
+        raise Incomplete(f"{place} is not an object")
+    for key, inner in value.items():
+        if not isinstance(inner, dict):
+            raise Incomplete(f"{place}.{key} is not an object")
+
+
+def check_shape(body: dict[str, Any], place: str) -> None:
+    """The parts of a receipt or a stage record that every reader relies on. Raises Incomplete naming the key."""
+    entries = body.get("evidence") or []
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and isinstance(entry.get("path"), str) for entry in entries
+    ):
+        raise Incomplete(f"{place}: evidence is not a list of files")
+    for key in ("measured", "spec"):
+        if not isinstance(body.get(key) or {}, dict):
+            raise Incomplete(f"{place}: {key} is not an object")
+    brackets = (body.get("measured") or {}).get("brackets") or {}
+    _want_objects(brackets, f"{place}: measured.brackets")
+    for session_id, bracket in brackets.items():
+        for when in ("before", "after"):
+            half = bracket.get(when)
+            if half is not None and not (isinstance(half, dict) and isinstance(half.get("path"), str)):
+                raise Incomplete(f"{place}: measured.brackets.{session_id}.{when} names no file")
+    for name in (body.get("session_id"), *brackets):
+        if name is not None and not (isinstance(name, str) and _PLAIN_NAME.fullmatch(name)):
+            raise Incomplete(f"{place}: {str(name)[:80]!r} is no session")
+
+
 def open_campaign(folder: Path) -> Campaign:
     """Read plan.json and every receipt below ``folder``.
 
@@ -150,6 +182,8 @@ def open_campaign(folder: Path) -> Campaign:
     plan = read_json(plan_path)
     if not isinstance(plan, dict) or plan.get("schema") != "assay/plan/1":
         raise Incomplete(f"{plan_path}: not an assay/plan/1")
+    for key in ("arms", "legs", "points"):
+        _want_objects(plan.get(key, {}), f"{plan_path}: {key}")
     receipts: list[Receipt] = []
     broken: list[Fault] = []
     for path in sorted((folder / "receipts").rglob("*.json")):
@@ -160,6 +194,7 @@ def open_campaign(folder: Path) -> Campaign:
             body = read_json(path)
             if not isinstance(body, dict):
                 raise Incomplete(f"{relative}: not a JSON object")
+            check_shape(body, relative)
         except Incomplete as error:
             broken.append(Fault(relative, "unreadable", str(error)))
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,8 +59,12 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON; a missing or broken file raises Incomplete and names it."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise Incomplete(f"{path}: not a regular file")
         return json.loads(path.read_text())
     except FileNotFoundError as error:
         raise Incomplete(f"{path}: not there") from error
+    except RecursionError as error:
+        raise Incomplete(f"{path}: cannot be read as JSON: nested too deeply") from error
     except (OSError, ValueError) as error:
         raise Incomplete(f"{path}: cannot be read as JSON: {error}") from error

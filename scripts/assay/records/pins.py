@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import Incomplete
-from assay.records.campaign import Campaign, Fault, check_file, resolve_inside
+from assay.records.campaign import Campaign, Fault, check_file, check_shape, resolve_inside
 from assay.records.files import read_json
 
 MANIFEST = "MANIFEST.sha256"
@@ -97,6 +97,8 @@ class Pins:
             relative = record.relative_to(self.results).as_posix()
             try:
                 body = read_json(record)
+                if isinstance(body, dict):
+                    check_shape(body, relative)
             except Incomplete as error:
                 self.faults.append(Fault(relative, "unreadable", str(error)))
                 continue

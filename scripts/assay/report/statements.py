@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from assay.audit.outcome import AuditReport
 from assay.digest import sha256_of_file
 from assay.records.campaign import Campaign, read_lines, resolve_inside
 from assay.records.files import read_json
 from assay.verdict.record import WHENS
 from assay.vocab import AuditResult, GateOutcome, Stage, Verdict
+
+if TYPE_CHECKING:  # the audit makes the statements again, and imports this module
+    from assay.audit.outcome import AuditReport
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"

@@ -22,8 +22,7 @@ from assay.extract import everything
 from assay.records.campaign import open_campaign
 from assay.records.files import write_json
 from assay.records.pins import format_sums
-from assay.report import write_evidence
-from assay.report.evidence import collect_sums
+from assay.report.evidence import collect_sums, write_evidence
 from make_results import ROOT, Scene
 
 REFERENCE = ROOT / "config" / "reference" / "published_results.csv"

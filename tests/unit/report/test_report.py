@@ -12,7 +12,7 @@ from rocrate.rocrate import ROCrate
 from assay.digest import sha256_of_file
 from assay.extract import everything
 from assay.records.pins import parse_sums
-from assay.report import write_evidence
+from assay.report.evidence import write_evidence
 from assay.report.pages import cards_page
 from make_results import Scene
 
