@@ -12,6 +12,7 @@ import typer
 
 from assay.errors import EXIT_CHECK_FAILED, BadInput
 from assay.load import LoadSpec, read_prompts, run_load, summarise
+from assay.load.spec import target_of
 from assay.records.files import write_json
 
 _FROM_CLIENT = ("state", "reasons", "detail", "screens", "n_resent")
@@ -84,6 +85,7 @@ def load(
         raise BadInput("missing", where="--requests", hint="or --duration")
     if concurrency is None and rate is None:
         raise BadInput("missing", where="--concurrency", hint="or --rate")
+    target_of(url)  # a bad one is told before it is taken apart
     spec = LoadSpec(
         url=url,
         model=model,
@@ -116,7 +118,13 @@ def load(
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what it freed: 30 MB here
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
-    record = run_load(spec, measured, out, opening)
+    try:
+        record = run_load(spec, measured, out, opening)
+    except (KeyboardInterrupt, SystemExit):
+        if kept := sorted(out.glob("journal-*.bin")):
+            names = ", ".join(path.name for path in kept)
+            typer.echo(f"assay: stopped: the requests that had ended are in {names} of {out}", err=True)
+        raise
     summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}
     write_json(out / "summary.json", summary)
     for line in lines_of(summary):
@@ -136,13 +144,17 @@ def parse_headers(values: list[str]) -> dict[str, str]:
     return headers
 
 
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON number")
+
+
 def parse_object(text: str | None, where: str) -> dict[str, Any]:
     """A JSON object out of an option. Raises BadInput."""
     if text is None:
         return {}
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=where) from error
     if not isinstance(value, dict):
         raise BadInput("not a JSON object", where=where)

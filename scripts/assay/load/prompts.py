@@ -43,7 +43,7 @@ def read_prompts(path: Path) -> list[Prompt]:
             continue
         where = f"{path}:{number}"
         try:
-            value = json.loads(line)
+            value = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_no_twice)
         except (ValueError, RecursionError) as error:
             raise BadInput(f"not JSON: {error}", where=where, hint="one JSON object a line") from error
         prompt = parse_prompt(value, where)
@@ -56,6 +56,18 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return value
+
+
 def parse_prompt(value: Any, where: str) -> Prompt:
     """Check one decoded line. Raises BadInput naming ``where`` and the key."""
     if not isinstance(value, dict):
@@ -66,6 +78,8 @@ def parse_prompt(value: Any, where: str) -> Prompt:
     identity = value.get("id")
     if not isinstance(identity, str) or not identity or len(identity) > 200:
         raise BadInput("must be a string of 1 to 200 characters", where=where, key="id")
+    if any("\ud800" <= character <= "\udfff" for character in identity):
+        raise BadInput("has half of a surrogate pair", where=where, key="id")
     forms = [form for form in _FORMS if value.get(form) is not None]
     if len(forms) != 1:
         raise BadInput(f"has {len(forms)} of {', '.join(_FORMS)}", where=where, hint="exactly one is due")
@@ -76,8 +90,10 @@ def parse_prompt(value: Any, where: str) -> Prompt:
         and all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages)
     ):
         raise BadInput("must be a list of objects with a role", where=where, key="messages")
-    if text is not None and not isinstance(text, str):
-        raise BadInput("must be a string", where=where, key="prompt")
+    if messages is not None and not all("content" in one or "tool_calls" in one for one in messages):
+        raise BadInput("a message has no content", where=where, key="messages")
+    if text is not None and not (isinstance(text, str) and text):
+        raise BadInput("must be a string that is not empty", where=where, key="prompt")
     if token_ids is not None and not (
         isinstance(token_ids, list)
         and token_ids
@@ -90,4 +106,6 @@ def parse_prompt(value: Any, where: str) -> Prompt:
     extra = value.get("extra_body")
     if extra is not None and not isinstance(extra, dict):
         raise BadInput("must be an object", where=where, key="extra_body")
+    if extra is not None and extra.get("stream", True) is not True:
+        raise BadInput("must stay true", where=where, key="extra_body.stream")
     return Prompt(identity, messages, text, token_ids, max_tokens, extra)

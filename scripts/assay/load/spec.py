@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,18 @@ from assay.records.redact import secret_words
 STREAMS_PER_PROCESS = 1_024
 EVENTS_PER_S_PER_PROCESS = 50_000
 SERVER_TOKENIZER = "server"
+TOKENS_LIMIT = 2**31 - 1
+REQUESTS_LIMIT = 10**9
+STREAMS_LIMIT = 10**6
+RATE_LIMIT_PER_S = 10.0**6
+TIME_LIMIT_S = 10.0**7
 _PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "text/event-stream",
+    "Accept-Encoding": "identity",
+    "User-Agent": "assay",
+}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _RESERVED = {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "authorization"}
 
@@ -104,6 +116,23 @@ def check(spec: LoadSpec, prompts: Sequence[Prompt], opening: Sequence[Prompt] |
     def positive(value: float) -> bool:
         return math.isfinite(value) and value > 0
 
+    def bounded(value: float | None, low: float, high: float, key: str) -> None:
+        # Before anything else: beyond these no plan can be written down, and no such load be run.
+        if value is not None and not low <= value <= high:
+            raise BadInput(f"must be from {low:g} to {high:g}", where="load", key=key)
+
+    bounded(spec.planned_prompt_tokens, 1, TOKENS_LIMIT, "planned-prompt-tokens")
+    bounded(spec.max_tokens, 1, TOKENS_LIMIT, "max-tokens")
+    bounded(spec.seed, -(2**62), 2**62, "seed")
+    bounded(spec.requests, 1, REQUESTS_LIMIT, "requests")
+    bounded(spec.opening_per_stream, 0, REQUESTS_LIMIT, "opening-per-stream")
+    bounded(spec.concurrency, 0, STREAMS_LIMIT, "concurrency")
+    bounded(spec.processes, 1, STREAMS_LIMIT, "processes")
+    bounded(spec.rate_per_s, 0, RATE_LIMIT_PER_S, "rate")
+    bounded(spec.duration_s, 0, TIME_LIMIT_S, "duration")
+    bounded(spec.drain_limit_s, 0, TIME_LIMIT_S, "drain-limit")
+    bounded(spec.ramp_s, 0, TIME_LIMIT_S, "ramp")
+    bounded(spec.timeout_s, 0, TIME_LIMIT_S, "timeout")
     need(bool(spec.model), "model", "is empty")
     need(bool(prompts), "prompts", "there are none")
     need(
@@ -151,6 +180,16 @@ def check(spec: LoadSpec, prompts: Sequence[Prompt], opening: Sequence[Prompt] |
             "header",
             f"the value of {name} has characters not allowed",
         )
+    try:
+        json.dumps(spec.extra_body, allow_nan=False)
+    except ValueError as error:
+        raise BadInput("NaN and Infinity are not JSON", where="load", key="extra-body") from error
+    if spec.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=str(spec.ca_file))
+        except OSError as error:  # an ssl.SSLError is one
+            why = error.strerror if not isinstance(error, ssl.SSLError) else None
+            raise BadInput(why or "holds no certificate", where=spec.ca_file, key="ca-file") from error
     for prompt in [*prompts, *(opening or ())]:
         body_of(spec, prompt)
     api_key(spec)
@@ -253,12 +292,10 @@ def encode_body(body: dict[str, Any]) -> bytes:
 
 def heads_of(spec: LoadSpec, target: Target) -> dict[str, bytes]:
     """For each endpoint the request head up to the Content-Length value. Holds the key: goes in no record."""
+    given = {name.lower() for name in spec.headers}
     lines = [
         f"Host: {target.host_header}",
-        "Content-Type: application/json",
-        "Accept: text/event-stream",
-        "Accept-Encoding: identity",
-        "User-Agent: assay",
+        *(f"{name}: {value}" for name, value in _HEADERS.items() if name.lower() not in given),
         *(f"{name}: {value}" for name, value in spec.headers.items()),
     ]
     key = api_key(spec)

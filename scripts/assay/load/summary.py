@@ -19,11 +19,13 @@ def summarise(out_dir: Path, n_gpus: int | None = None) -> dict[str, Any]:
     table = read_requests(out_dir / "requests.parquet")
     phase = phase_of(table)
     windowed = bool(phase.get("window"))
+    opening = out_dir / "opening.parquet"
     return summarise_requests(
         table,
         window_start_ns=phase.get("t_start_ns") if windowed else None,
         window_end_ns=phase.get("t_issue_end_ns") if windowed else None,
         n_gpus=n_gpus,
+        opening=read_requests(opening) if windowed and opening.is_file() else None,
     )
 
 

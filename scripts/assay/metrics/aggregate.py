@@ -86,8 +86,12 @@ def summarise_requests(
     window_start_ns: int | None = None,
     window_end_ns: int | None = None,
     n_gpus: int | None = None,
+    opening: pa.Table | None = None,
 ) -> dict[str, Any]:
     """All aggregates of one phase. The window's bounds, when given, are those of the issuing.
+
+    ``opening`` are the requests before it: what they still put out inside the window is work of the window,
+    and in no other number.
 
     Raises ValueError when a row has a status outside the vocabulary: issued must be ok + failed + incomplete.
     """
@@ -112,7 +116,7 @@ def summarise_requests(
             "n_no_answer": int((ok & np.isnan(derived.ttfa_ms)).sum()),
         },
         "output": _output(table, derived),
-        "throughput": throughput(table, derived, window_start_ns, window_end_ns, n_gpus),
+        "throughput": throughput(table, derived, window_start_ns, window_end_ns, n_gpus, opening),
         "latency": {},
         "timing": _timing(table),
     }
@@ -148,6 +152,7 @@ def throughput(
     window_start_ns: int | None = None,
     window_end_ns: int | None = None,
     n_gpus: int | None = None,
+    opening: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Rates of one phase, the drain included, and of its issuing window under a name of its own."""
     ok = derived.ok
@@ -187,8 +192,14 @@ def throughput(
     if window_start_ns is not None and window_end_ns is not None and window_end_ns > window_start_ns:
         window_s = (window_end_ns - window_start_ns) / 1e9
         result["window_s"] = window_s
-        if not n_unknown:
-            result["window_tok_s"] = _tokens_inside(table, derived, window_start_ns, window_end_ns) / window_s
+        before = None if opening is None else _opening_inside(opening, window_start_ns, window_end_ns)
+        if opening is not None:
+            result["window_opening_tokens"] = before
+        if opening is not None and before is None:
+            result["window_reason"] = "the output of an opening request in flight in the window is unknown"
+        elif not n_unknown:
+            tokens = _tokens_inside(table, derived, window_start_ns, window_end_ns) + (before or 0.0)
+            result["window_tok_s"] = tokens / window_s
     return result
 
 
@@ -208,6 +219,15 @@ def pool_windows(windows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "output_tok_s": tokens / total_s if complete else None,
         "reason": None if complete else "a window has no elapsed time, or ok requests of unknown output",
     }
+
+
+def _opening_inside(opening: pa.Table, start_ns: int, end_ns: int) -> float | None:
+    """Tokens that ok requests of the opening put out in the window; None when one in flight is unknown."""
+    derived = derive(opening)
+    ends, _ = numbers_of(opening.column("t_end_ns"))
+    if (derived.ok & np.isnan(derived.n_output) & (ends >= start_ns)).any():
+        return None
+    return _tokens_inside(opening, derived, start_ns, end_ns)
 
 
 def _tokens_inside(table: pa.Table, derived: Derived, start_ns: int, end_ns: int) -> float:

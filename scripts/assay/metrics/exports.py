@@ -27,16 +27,17 @@ def to_vllm(table: pa.Table, phase: dict[str, Any], client: dict[str, Any]) -> d
     """The result JSON of ``vllm bench serve --save-result --save-detailed``. Lists are in the rows' order.
 
     Requests that are not ok have empty gaps, zero lengths and their error, as that tool writes them; it keeps
-    no incomplete ones apart, so they are among ``failed``.
+    no incomplete ones apart, so they are among ``failed``. What is not known of an ok request is null, and so
+    is every total and statistic that would need it; ``assay_notes`` says how many there are.
     """
     derived = derive(table)
     ok = derived.ok
     rates = summarise_requests(table)["throughput"]
     spec = client.get("spec", {})
-    prompts = np.nan_to_num(column(table, "n_prompt"), nan=0.0)
-    outputs = np.where(ok, np.nan_to_num(derived.n_output, nan=0.0), 0.0)
+    prompts, outputs = column(table, "n_prompt"), derived.n_output
     elapsed_s = rates["elapsed_s"]
-    total_in, total_out = int(prompts[ok].sum()), int(outputs.sum())
+    total_in, total_out = _total(prompts[ok]), _total(outputs[ok])
+    total = None if total_in is None or total_out is None else total_in + total_out
     result: dict[str, Any] = {
         "date": _utc(phase, phase.get("t_start_ns"), "%Y%m%d-%H%M%S"),
         "endpoint_type": "openai-chat" if spec.get("endpoint") != "completions" else "openai",
@@ -54,8 +55,8 @@ def to_vllm(table: pa.Table, phase: dict[str, Any], client: dict[str, Any]) -> d
         "total_input_tokens": total_in,
         "total_output_tokens": total_out,
         "request_throughput": rates["requests_per_s"],
-        "output_throughput": total_out / elapsed_s if elapsed_s else None,
-        "total_token_throughput": (total_in + total_out) / elapsed_s if elapsed_s else None,
+        "output_throughput": total_out / elapsed_s if elapsed_s and total_out is not None else None,
+        "total_token_throughput": total / elapsed_s if elapsed_s and total is not None else None,
         "max_concurrent_requests": client.get("in_flight", {}).get("max"),
     }
     for name, values in (
@@ -66,18 +67,19 @@ def to_vllm(table: pa.Table, phase: dict[str, Any], client: dict[str, Any]) -> d
     ):
         known = values[~np.isnan(values)]
         for label, number in (("mean", np.mean), ("median", np.median), ("std", np.std)):
-            result[f"{label}_{name}_ms"] = float(number(known)) if len(known) else 0.0
+            result[f"{label}_{name}_ms"] = float(number(known)) if len(known) else None
         for quantile in (50, 90, 95, 99):
-            result[f"p{quantile}_{name}_ms"] = float(np.percentile(known, quantile)) if len(known) else 0.0
+            result[f"p{quantile}_{name}_ms"] = float(np.percentile(known, quantile)) if len(known) else None
     sends = table.column("t_send_ns").to_pylist()
     return result | {
-        "input_lens": prompts.astype(int).tolist(),
-        "output_lens": outputs.astype(int).tolist(),
+        "input_lens": _lengths(prompts, ok),
+        "output_lens": _lengths(outputs, ok),
         "ttfts": _seconds(derived.ttft_ms, ok),
         "itls": [
             (derived.icl_ms[start:end] / 1e3).tolist() if good else [] for good, start, end in _gaps(derived)
         ],
         "start_times": [None if send is None else send / 1e9 for send in sends],
+        "assay_notes": _unknowns(ok, n_prompt=prompts, n_output=outputs, ttft=derived.ttft_ms),
         "generated_texts": [""] * table.num_rows,
         "errors": ["" if good else _error(row) for good, row in zip(ok, _rows(table), strict=True)],
     }
@@ -241,8 +243,27 @@ def _without_none(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value is not None}
 
 
-def _seconds(values_ms: Floats, ok: NDArray[np.bool_]) -> list[float]:
-    return np.where(ok, np.nan_to_num(values_ms, nan=0.0) / 1e3, 0.0).tolist()  # type: ignore[no-any-return]
+def _seconds(values_ms: Floats, ok: NDArray[np.bool_]) -> list[float | None]:
+    return [
+        0.0 if not good else None if np.isnan(value) else float(value) / 1e3
+        for value, good in zip(values_ms, ok, strict=True)
+    ]
+
+
+def _lengths(values: Floats, ok: NDArray[np.bool_]) -> list[int | None]:
+    return [
+        (None if good else 0) if np.isnan(value) else int(value) if good else 0
+        for value, good in zip(values, ok, strict=True)
+    ]
+
+
+def _total(values: Floats) -> int | None:
+    return None if np.isnan(values).any() else int(values.sum())
+
+
+def _unknowns(ok: NDArray[np.bool_], **columns: Floats) -> list[str]:
+    counts = {name: int(np.isnan(values[ok]).sum()) for name, values in columns.items()}
+    return [f"{name} of {n} completed requests is unknown: null" for name, n in counts.items() if n]
 
 
 def _gaps(derived: Derived) -> Iterator[tuple[bool, int, int]]:

@@ -74,6 +74,8 @@ def test_failed_requests_end_it_with_1(prompts: Path, tmp_path: Path) -> None:
         (["--concurrency", "1", "--requests", "1", "--header", "X"], "--header"),
         (["--concurrency", "1", "--requests", "1", "--extra-body", "[]"], "--extra-body"),
         (["--concurrency", "1", "--requests", "1", "--arrivals", "weekly"], "arrivals"),
+        (["--concurrency", "1", "--requests", "1", "--extra-body", '{"a": NaN}'], "--extra-body"),
+        (["--concurrency", "1", "--requests", "1", "--url", "http://[::1"], "url"),
     ],
 )
 def test_bad_input_is_one_line_and_2(prompts: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -95,3 +97,20 @@ def test_export_names_what_is_wrong(tmp_path: Path) -> None:
     run = assay("export", tmp_path, "--format", "csv")
     assert run.returncode == 2
     assert "vllm, aiperf, llmd" in run.stderr
+
+
+def test_incomplete_requests_end_it_with_1(prompts: Path, tmp_path: Path) -> None:
+    """An open loop far behind its rate: exit 1, and the screen says what was measured and the limit."""
+    out = tmp_path / "out"
+    with ScriptedServer(lambda _r: words(2, first_ms=400)) as server:
+        run = assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--rate", 50),
+            *("--concurrency", 2, "--duration", 0.6, "--drain-limit", 0, "--out", out),
+        )
+    summary = json.loads((out / "summary.json").read_text())
+    assert run.returncode == 1
+    assert summary["requests"]["incomplete"] > 0
+    assert "incomplete   " in run.stdout
+    assert "schedule_kept: fail" in run.stdout
+    assert summary["n_resent"] == 0
+    assert {"output_length", "input_length", "schedule_kept"} <= set(summary["screens"])

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from assay.load import LoadSpec, Prompt
+from assay.load.spec import heads_of, target_of
+from assay.records.requests import read_requests
 from engines.scripted_server import (
     DONE,
     END,
@@ -190,3 +193,36 @@ def test_huge_response_headers_say_so(load: Any) -> None:
         (row,) = load(server.url).rows
     assert row["error_class"] == "protocol"
     assert "headers are longer" in row["error_text"]
+
+
+def test_the_window_counts_what_the_opening_still_put_out(load: Any) -> None:
+    """Tokens of opening requests inside the window are in window_tok_s, as the server's log has them."""
+    opening = [Prompt("o", prompt="open")]
+    measured = [Prompt("m", prompt="measure")]
+
+    def script(request: Request) -> list[Step]:
+        return words(20 if request.body["prompt"] == "open" else 4, gap_ms=30)
+
+    with ScriptedServer(script) as server:
+        outcome = load(
+            server.url, measured, opening, duration_s=0.8, concurrency=3, opening_per_stream=1, ramp_s=0.4
+        )
+    start, end = (outcome.client["phase"][name] for name in ("t_start_ns", "t_issue_end_ns"))
+    inside = 0
+    for name in ("requests", "opening"):
+        for row in read_requests(outcome.folder / f"{name}.parquet").to_pylist():
+            times = [row["t_send_ns"] + offset for offset in row["chunk_offsets_ns"]]
+            inside += sum(start <= t < end for t in times) if row["status"] == "ok" else 0
+    rates = outcome.summary["throughput"]
+    assert rates["window_opening_tokens"] > 0
+    assert rates["window_tok_s"] * rates["window_s"] == pytest.approx(inside)
+
+
+def test_a_header_of_the_user_replaces_ours(load: Any) -> None:
+    """A Content-Type that the user gives is sent once, and is theirs."""
+    with ScriptedServer(lambda _r: words(1)) as server:
+        load(server.url, headers={"content-type": "application/json; charset=utf-8"})
+        assert server.requests[0].headers["content-type"] == "application/json; charset=utf-8"
+    spec = LoadSpec(url="http://h", model="m", requests=1, headers={"content-type": "a/b"})
+    head = heads_of(spec, target_of(spec.url))["chat"].lower()
+    assert head.count(b"content-type:") == 1

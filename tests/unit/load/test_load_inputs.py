@@ -30,6 +30,16 @@ GOOD = {"id": "a", "messages": [{"role": "user", "content": "x"}]}
         ([json.dumps({"id": "a", "prompt": "x", "extra_body": []})], ":1", "extra_body"),
         ([json.dumps({"id": "a", "token_ids": [1, -1]})], ":1", "token_ids"),
         ([json.dumps(GOOD), json.dumps(GOOD)], ":2", "id"),
+        ([json.dumps({"id": "a\ud83d", "prompt": "x"})], ":1", "id"),
+        ([json.dumps({"id": "a", "prompt": ""})], ":1", "prompt"),
+        ([json.dumps({"id": "a", "messages": [{"role": "user"}]})], ":1", "messages"),
+        (
+            [json.dumps({"id": "a", "prompt": "x", "extra_body": {"stream": False}})],
+            ":1",
+            "extra_body.stream",
+        ),
+        (['{"id": "a", "prompt": "x", "prompt": "y"}'], ":1", None),
+        (['{"id": "a", "prompt": "x", "extra_body": {"temperature": NaN}}'], ":1", None),
         ([""], "", None),
     ],
 )
@@ -83,6 +93,16 @@ def test_prompts_are_read_as_they_stand(tmp_path: Path) -> None:
         ({"opening_per_stream": 1}, "opening-prompts"),
         ({"tokenizer": "/no/such/tokenizer.json"}, "tokenizer"),
         ({"timeout_s": 0.0}, "timeout"),
+        ({"timeout_s": 1e300}, "timeout"),
+        ({"duration_s": 1e300}, "duration"),
+        ({"requests": 10**26}, "requests"),
+        ({"seed": 10**23}, "seed"),
+        ({"max_tokens": 99_999_999_999}, "max-tokens"),
+        ({"planned_prompt_tokens": 99_999_999_999}, "planned-prompt-tokens"),
+        ({"planned_prompt_tokens": -1}, "planned-prompt-tokens"),
+        ({"extra_body": {"temperature": float("nan")}}, "extra-body"),
+        ({"ca_file": Path("/no/such/ca.pem")}, "ca-file"),
+        ({"ca_file": Path(__file__)}, "ca-file"),
     ],
 )
 def test_bad_options_name_their_key_and_start_nothing(

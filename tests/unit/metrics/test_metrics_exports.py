@@ -141,3 +141,20 @@ def test_nothing_ok_is_still_a_file(table: pa.Table, n: int) -> None:
     report = exports.to_llmd(few, {}, {}, "u", "1")
     assert report["results"]["request_performance"]["aggregate"]["latency"] == {}
     assert np.isfinite(report["scenario"]["load"]["standardized"]["input_seq_len"]["value"])
+
+
+def test_vllm_has_null_where_nothing_is_known(table: pa.Table) -> None:
+    """An ok request of unknown lengths: null, no total and no throughput of it, and a note; never 0."""
+    unknown = table.to_pylist()[0] | {"n_output": None, "n_output_source": None, "n_prompt": None}
+    more = pa.Table.from_pylist(
+        [*table.to_pylist(), unknown | {"request_id": "r000009"}], schema=REQUEST_SCHEMA
+    )
+    result = exports.to_vllm(more, PHASE, CLIENT)
+    assert (result["output_lens"][-1], result["input_lens"][-1]) == (None, None)
+    assert (result["total_output_tokens"], result["output_throughput"], result["total_token_throughput"]) == (
+        None,
+        None,
+        None,
+    )
+    assert len(result["assay_notes"]) == 2
+    assert exports.to_vllm(table.slice(1, 1), PHASE, {})["mean_ttft_ms"] is None
