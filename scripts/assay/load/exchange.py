@@ -145,9 +145,9 @@ class Exchange:
             t_end_ns,
             decoder.output_times.tobytes(),
             decoder.n_prompt,
-            decoder.n_cached,
+            _within(decoder.n_cached, decoder.n_prompt),
             n_output,
-            decoder.n_reasoning,
+            _within(decoder.n_reasoning, n_output),
             decoder.n_first_chunk,
             decoder.reasoning_seen,
             decoder.think_tag_seen,
@@ -182,6 +182,11 @@ class Exchange:
         if not decoder.output_times:
             return failed, ErrorClass.NO_OUTPUT, "a terminal marker, but no output"
         return RequestStatus.OK, None, None
+
+
+def _within(part: int | None, whole: int | None) -> int | None:
+    """A part that is more than its whole is no count."""
+    return None if part is not None and whole is not None and part > whole else part
 
 
 def redact_row(row: Row, secrets: Sequence[str]) -> None:

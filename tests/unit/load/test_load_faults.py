@@ -226,3 +226,11 @@ def test_a_header_of_the_user_replaces_ours(load: Any) -> None:
     spec = LoadSpec(url="http://h", model="m", requests=1, headers={"content-type": "a/b"})
     head = heads_of(spec, target_of(spec.url))["chat"].lower()
     assert head.count(b"content-type:") == 1
+
+
+def test_a_part_of_a_usage_is_no_more_than_the_whole(load: Any) -> None:
+    """More cached tokens than prompt tokens, more reasoning than output: unknown."""
+    script = answer([delta("a"), delta(finish="stop"), usage_event(5, 2, cached=50, reasoning=50), DONE])
+    with ScriptedServer(lambda _r: script) as server:
+        (row,) = load(server.url).rows
+    assert (row["n_prompt"], row["n_output"], row["n_cached"], row["n_reasoning"]) == (5, 2, None, None)
