@@ -184,6 +184,17 @@ def check(spec: LoadSpec, prompts: Sequence[Prompt], opening: Sequence[Prompt] |
         json.dumps(spec.extra_body, allow_nan=False)
     except ValueError as error:
         raise BadInput("NaN and Infinity are not JSON", where="load", key="extra-body") from error
+    try:
+        json.dumps(public_spec(spec), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadInput("an option has half of a surrogate pair", where="load") from error
+    for address in spec.metrics_urls:
+        try:
+            parts = urlsplit(address)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        need(good, "metrics-url", f"{address!r} is not a URL", "http://127.0.0.1:8000/metrics")
     if spec.ca_file is not None:
         try:
             ssl.create_default_context(cafile=str(spec.ca_file))

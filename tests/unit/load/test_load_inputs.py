@@ -94,6 +94,9 @@ def test_prompts_are_read_as_they_stand(tmp_path: Path) -> None:
         ({"tokenizer": "/no/such/tokenizer.json"}, "tokenizer"),
         ({"timeout_s": 0.0}, "timeout"),
         ({"timeout_s": 1e300}, "timeout"),
+        ({"metrics_urls": ("http://[::1",)}, "metrics-url"),
+        ({"metrics_urls": ("foo",)}, "metrics-url"),
+        ({"model": "m\udcff"}, None),
         ({"duration_s": 1e300}, "duration"),
         ({"requests": 10**26}, "requests"),
         ({"seed": 10**23}, "seed"),
@@ -106,7 +109,7 @@ def test_prompts_are_read_as_they_stand(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_name_their_key_and_start_nothing(
-    tmp_path: Path, options: dict[str, Any], key: str
+    tmp_path: Path, options: dict[str, Any], key: str | None
 ) -> None:
     """Each bad option raises BadInput with its name, and no folder is made."""
     given = {"url": "http://127.0.0.1:9", "model": "m", "requests": 1} | options
