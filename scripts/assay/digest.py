@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,10 @@ def sha256_of_bytes(data: bytes) -> str:
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hex sha256 of a file, read in blocks. Raises OSError when it cannot be read."""
+    """Hex sha256 of a file, read in blocks. Raises OSError when it cannot be read, or is no regular file:
+    a pipe would wait for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):

@@ -50,7 +50,7 @@ CHART_FORMS = (".svg", ".png")
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, AssayError) else f"{type(error).__name__}: {error}"
 
 
 def _identity_of(path: Path) -> dict[str, str]:
@@ -317,10 +317,10 @@ class Audit:
         named = f"{own}/statements"
         self.guarded("statements", named, lambda: compare_statement_names(report, campaign, charts))
         self.guarded("statements", named, lambda: compare_gate_statements(report, campaign))
+        if report.result == AuditResult.VERIFIED:  # else they would tell of what has just been told
+            self.guarded("statements", named, lambda: self._audits_again(charts))
         sums = read_sums(self.folder)[0] or {}
         self.guarded("crate", f"{own}/{CRATE}", lambda: compare_crate(report, campaign, sums))
-        if report.result == AuditResult.VERIFIED:  # else they would tell of what has just been told
-            self._audits_again(charts)
 
     def _audits_again(self, charts: list[Path]) -> None:
         """Each chart's statement, made as it was: before SHA256SUMS was written."""

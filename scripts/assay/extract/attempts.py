@@ -92,12 +92,12 @@ def collect_attempts(campaign: Campaign) -> list[dict[str, Any]]:
     }
     found = []
     for path, body in list_attempts(campaign):
-        sha256 = sha256_of_file(campaign.results / path)
         if body is None:
             broken = {"state": "unreadable", "reasons": [], "detail": "the record cannot be read"}
             if path not in named:
                 continue  # whose it was cannot be told, and nothing names it
             body = broken
+        sha256 = sha256_of_file(campaign.results / path)
         found.append(_describe(body, path, sha256, named.get(path) == sha256))
     for receipt in campaign.receipts:
         leg_stage = receipt.leg is not None and receipt.body.get("state") is not None

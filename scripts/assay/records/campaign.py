@@ -184,6 +184,9 @@ def open_campaign(folder: Path) -> Campaign:
         raise Incomplete(f"{plan_path}: not an assay/plan/1")
     for key in ("arms", "legs", "points"):
         _want_objects(plan.get(key, {}), f"{plan_path}: {key}")
+    for point_id, point in plan.get("points", {}).items():
+        if not isinstance(point.get("kind"), str):
+            raise Incomplete(f"{plan_path}: points.{point_id} has no kind")
     receipts: list[Receipt] = []
     broken: list[Fault] = []
     for path in sorted((folder / "receipts").rglob("*.json")):
