@@ -329,6 +329,7 @@ class Connection:
                 return
             if before and self._n_messages:
                 why += ", which had been kept from an earlier request"
+                self.owner.connection_dropped(self)
             self._end(
                 exchange, t_ns, (kind or (ErrorClass.CONNECT if before else ErrorClass.TRUNCATED), why), False
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from assay.errors import BadInput
 
-_KEYS = {"id", "messages", "prompt", "token_ids", "max_tokens", "extra_body"}
+_KEYS = {"id", "use", "messages", "prompt", "token_ids", "max_tokens", "extra_body"}
 _FORMS = ("messages", "prompt", "token_ids")
 
 
