@@ -86,7 +86,7 @@ def test_changed_request_count_reruns_that_point(finished: Checkout) -> None:
 def test_swapped_settings_rerun_the_point(finished: Checkout) -> None:
     """Two settings of one point that trade values are seen, though the set of values is the same."""
     point = finished.campaign["points"]["p2"]
-    point["concurrency"], point["requests"] = point["requests"], point["concurrency"]
+    point["max_tokens"], point["requests"] = point["requests"], point["max_tokens"]
     finished.write_campaign()
     plan = finished.plan()
     assert "run_finite a p2 r1" in plan
