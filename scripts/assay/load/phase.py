@@ -163,6 +163,7 @@ class _Phase:
             n_streams=spec.concurrency,
             opening_per_stream=spec.opening_per_stream,
             keep_texts=spec.tokenizer is not None,
+            reuse_connections=spec.reuse_connections,
             secrets=specs.secrets_of(spec),
         )
         self._base_plan = base

@@ -48,6 +48,7 @@ class WorkerPlan(msgspec.Struct):
     n_streams: int
     opening_per_stream: int
     keep_texts: bool
+    reuse_connections: bool
     secrets: list[str] = []
 
 

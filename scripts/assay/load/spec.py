@@ -78,6 +78,7 @@ class LoadSpec:
     metrics_urls: tuple[str, ...] = ()
     gauge_interval_s: float = 1.0
     ca_file: Path | None = None
+    reuse_connections: bool = True
     judge_all: bool = False
     """Lengths and schedule make the phase invalid: for a load whose records no campaign judges later."""
 

@@ -61,7 +61,7 @@ class Worker:
         self._deadlines: deque[Exchange] = deque()
         self._backlog = Backlog(self._journal, plan.keep_texts, plan.secrets)
         self._freed: deque[tuple[Connection, int, bool, bool]] = deque()
-        self._keeps = True  # the server keeps connections, as far as was seen
+        self._keeps = plan.reuse_connections  # the server keeps connections, as far as was seen
         self._n_workers = plan.process
         self._n_measured_running = 0
         self._commands = b""

@@ -289,6 +289,7 @@ class Bench:
             timeout_s=DEFAULT_TIMEOUT_S,
             point_id=f"warm_up_{number}",
             session_id=session.session_id,
+            reuse_connections=self.engine.keeps_connections,
         )
         return self.run_load(load, prompts, folder)
 

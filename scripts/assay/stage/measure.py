@@ -38,6 +38,7 @@ def load_spec(bench: Bench, session: Session, point: dict[str, Any], **timing: A
         planned_prompt_tokens=point["planned_prompt_tokens"],
         point_id=point["point_id"],
         session_id=session.session_id,
+        reuse_connections=bench.engine.keeps_connections,
         metrics_urls=tuple(f"{url}/metrics" for url in replicas.server_urls(session.folder, session.url)),
         **timing,
     )

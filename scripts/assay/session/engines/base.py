@@ -62,6 +62,8 @@ class Engine(Protocol):
 
     name: str
     metrics_name: str
+    keeps_connections: bool
+    """False: the server ends each kept connection after an answer, and each request gets one of its own."""
     """Which table of `metrics.prometheus` names its counters."""
     ready_path: str
     ready_timeout_s: float

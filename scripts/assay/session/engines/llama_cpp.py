@@ -38,6 +38,7 @@ class LlamaCpp:
 
     name = "llama_cpp"
     metrics_name = "llamacpp"
+    keeps_connections = False
     flags: Mapping[str, Flag] = FLAGS
     ready_path = "/health"
     ready_timeout_s = 120.0

@@ -50,6 +50,7 @@ class Rehearsal:
 
     name = "rehearsal"
     metrics_name = "vllm"
+    keeps_connections = True
     ready_path = "/health"
     ready_timeout_s = 120.0
 

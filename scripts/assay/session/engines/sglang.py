@@ -31,6 +31,7 @@ class Sglang:
 
     name = "sglang"
     metrics_name = "sglang"
+    keeps_connections = True
     flags: Mapping[str, Flag] = {}
     parser_name: str | None = "sglang"
     reserved: Mapping[str, str] = RESERVED

@@ -69,6 +69,7 @@ class Vllm:
 
     name = "vllm"
     metrics_name = "vllm"
+    keeps_connections = True
     flags: Mapping[str, Flag] = {}
     parser_name: str | None = "vllm"
     reserved: Mapping[str, str] = RESERVED
