@@ -40,6 +40,27 @@ def sha256_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def sha256_of_tree(path: Path) -> str:
+    """Digest of a file, or of every file of a folder: its name in the folder, and its bytes."""
+    if path.is_file():
+        return sha256_of_file(path)
+    entries = [
+        [file.relative_to(path).as_posix(), sha256_of_file(file)]
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+    return sha256_of_value(entries)
+
+
+def size_of_tree(path: Path) -> int:
+    """Bytes of a file, or of the files of a folder that its digest counts."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(
+        file.stat().st_size for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+    )
+
+
 def sha256_of_modules(rooms: Iterable[str], root: Path = PACKAGE_ROOT) -> str:
     """Digest of the Python sources under ``rooms`` (modules or folders of the package, by relative name).
 

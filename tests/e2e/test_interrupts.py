@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import random
 import signal
 import subprocess
 import time
@@ -96,6 +98,61 @@ def test_during_server_start(long_point: Checkout, how: str) -> None:
     assert not list(long_point.receipts.glob("a/**/*.json"))
     long_point.snakemake("--unlock")
     assert "start_server a" in long_point.plan()
+
+
+def rows_of(made: Checkout) -> dict[str, dict[str, str]]:
+    """The flags of every row by its name; a name that is there twice is an error."""
+    with (made.root / EXTRACTS).open() as stream:
+        rows = list(csv.DictReader(stream))
+    kept = ["invalid", "publishable", "reasons", "n_failed", "n_incomplete", "prompts_sha256"]
+    counted = ["n_issued", "n_ok"]  # of a window they depend on how fast the server was
+    named = {
+        row["row_id"]: {key: row[key] for key in kept + (counted if row["kind"] == "repeat" else [])}
+        for row in rows
+    }
+    assert len(named) == len(rows)
+    return named
+
+
+KILLS = int(os.environ.get("ASSAY_TEST_KILLS", "2"))
+"""Ten where there is time: `ASSAY_TEST_KILLS=10 pytest tests/e2e/test_interrupts.py -k random`."""
+
+
+def test_killed_at_random_moments(checkout: Checkout, finished_checkout: Checkout) -> None:
+    """Killed at random moments and resumed, then the unclosed brackets measured again: the rows of an
+    undisturbed run, each once, each as valid; what was complete at a kill is never changed by the next run."""
+    seed = int(os.environ.get("ASSAY_TEST_SEED", time.time_ns() % 1_000_000))
+    draw = random.Random(seed)
+    checkout.build_image()
+    killed = 0
+    while killed < KILLS:
+        process = checkout.start_snakemake()
+        how = draw.choice(HOWS)
+        try:
+            process.wait(timeout=draw.uniform(1.0, 14.0))
+        except subprocess.TimeoutExpired:
+            send(process, how)
+            killed += 1
+        else:  # it came to its end before: the first receipt of the last leg goes, as a user would repeat it
+            assert process.returncode == 0, (checkout.root / "snakemake.log").read_text()[-3000:]
+            (checkout.receipts / "b/finite/p1/r1.json").unlink()
+        wait_for(lambda: not checkout.processes(), GONE_WITHIN_S)
+        process.wait(timeout=60)
+        checkout.snakemake("--unlock")
+        kept = checkout.receipt_digests()
+        measured = {name for name in kept if "/finite/" in name or "/sustained/" in name}
+    run = checkout.snakemake()
+    assert run.returncode == 0, f"seed {seed}: " + run.stdout[-3000:] + run.stderr[-3000:]
+    now = checkout.receipt_digests()
+    assert {name: now[name] for name in measured} == {name: kept[name] for name in measured}, f"seed {seed}"
+    want = rows_of(finished_checkout)
+    assert rows_of(checkout).keys() == want.keys(), f"seed {seed}: nothing lost, nothing doubled"
+    retry = checkout.assay("retry", "--failed")
+    assert retry.returncode == 0, retry.stdout + retry.stderr
+    run = checkout.snakemake()
+    assert run.returncode == 0, f"seed {seed}: " + run.stdout[-3000:] + run.stderr[-3000:]
+    assert rows_of(checkout) == want, f"seed {seed}"
+    assert checkout.plan() == {}
 
 
 def overlap(checkouts: list[Checkout]) -> int:

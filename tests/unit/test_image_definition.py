@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.digest import sha256_of_file
+from assay.digest import sha256_of_file, sha256_of_tree
 from assay.errors import BadInput
 from assay.image import as_shipped, image_digest, load_image
 from assay.image.container import read_build_output, write_containerfile
-from assay.image.definition import sha256_of_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIVER = {

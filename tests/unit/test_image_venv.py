@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from assay.digest import sha256_of_file, sha256_of_tree
 from assay.errors import BadInput, Incomplete
-from assay.image import as_shipped, build_image, find_model_file, image_digest, image_python
+from assay.image import as_shipped, build_image, find_model, image_digest, image_python
 
 SCALE = b"SCALE = 120.0\n"
 MODEL = b"weights of a model\n"
@@ -86,8 +87,6 @@ def patched(project: Path) -> dict[str, Any]:
     def patch(name: str, kind: str, path: str, sha256: str) -> dict[str, Any]:
         return {"name": name, "kind": kind, "path": path, "sha256": sha256, "waiver": WAIVER}
 
-    from assay.image.definition import sha256_of_tree
-
     return declared(
         project,
         patches=[
@@ -130,9 +129,50 @@ def test_an_image_has_its_packages_models_and_checks_in_its_record(
     assert (
         subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "120.0\n"
     )
-    assert find_model_file(record, "m", store).read_bytes() == MODEL
+    assert find_model(record, "m", store).read_bytes() == MODEL
     with pytest.raises(BadInput, match="there are: m"):
-        find_model_file(record, "other", store)
+        find_model(record, "other", store)
+
+
+PREPARE = """
+import pathlib, sys, engine
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(parents=True)
+(folder / "config.json").write_text(str(engine.SCALE))
+(folder / "weights.bin").write_bytes(b"converted")
+"""
+
+
+def test_a_model_made_while_the_image_is_built(project: Path, tmp_path: Path) -> None:
+    """A script of the image's own Python makes a folder; the folder is pinned by its files, and checked at use."""
+    (project / "convert.py").write_text(PREPARE)
+    want = tmp_path / "want"
+    want.mkdir()
+    (want / "config.json").write_text("120.0")
+    (want / "weights.bin").write_bytes(b"converted")
+    folder = {"path": "made/model", "sha256": sha256_of_tree(want)}
+    config = declared(
+        project,
+        prepare=[{"name": "convert", "script": "convert.py", "arguments": ["made/model"]}],
+        models={"folder": folder},
+    )
+    store = tmp_path / "store"
+    record = build_image(config, store, project)
+    assert record["state"] == "completed", record["log_tail"]
+    assert record["models"]["folder"]["bytes"] == len("120.0") + len("converted")
+    found = find_model(record, "folder", store)
+    assert sha256_of_file(found / "weights.bin") == hashlib.sha256(b"converted").hexdigest()
+    (found / "weights.bin").write_bytes(b"convertee")
+    with pytest.raises(BadInput, match="declared is"):
+        find_model(record, "folder", store)
+    (project / "convert.py").write_text(PREPARE.replace("converted", "otherwise"))
+    other = build_image(config, store, project)
+    assert (other["state"], other["failed_step"]) == ("failed", "model:folder"), (
+        "another script, another image"
+    )
+    (project / "convert.py").write_text("raise SystemExit('no such weights')")
+    broken = build_image(config, store, project)
+    assert (broken["failed_step"], "no such weights" in broken["log_tail"]) == ("prepare:convert", True)
 
 
 def test_the_second_build_builds_nothing_and_says_the_same(
@@ -233,10 +273,10 @@ def test_an_image_that_was_changed_is_not_used(
     record, store = built
     copied = tmp_path / "store"
     shutil.copytree(store, copied, symlinks=True)
-    model = find_model_file(record, "m", copied)
+    model = find_model(record, "m", copied)
     model.write_bytes(MODEL[:-1] + b"!")
     with pytest.raises(BadInput, match="has sha256"):
-        find_model_file(record, "m", copied)
+        find_model(record, "m", copied)
     model.write_bytes(MODEL + b"more")
     assert build_image(declared(project), copied, project)["failed_step"] == "reuse"
     model.write_bytes(MODEL)

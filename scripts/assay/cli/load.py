@@ -60,6 +60,13 @@ def load(
     api_key_file: Annotated[Path | None, typer.Option(help="File that holds the bearer key.")] = None,
     ca_file: Annotated[Path | None, typer.Option(help="PEM file of the CA to trust, for https.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 600.0,
+    fresh_connections: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-connections",
+            help="A connection for each request: for servers that close kept ones unannounced (llama.cpp).",
+        ),
+    ] = False,
     extra_body: Annotated[
         str | None, typer.Option(help="JSON object merged into every request body.")
     ] = None,
@@ -114,6 +121,7 @@ def load(
         metrics_urls=metrics_addresses(url, metrics_url or []),
         ca_file=ca_file,
         judge_all=True,
+        reuse_connections=not fresh_connections,
     )
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what it freed: 30 MB here
     measured = read_prompts(prompts)

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from assay.cli.console import table_console
 from assay.errors import Incomplete
 from assay.records.files import read_json
+from assay.vocab import Reason
 
 MAX_REASONS = 3
 
@@ -71,6 +72,12 @@ def show(
         console.print(f"{escape(leg['leg'])}: {escape(str(leg.get('verdict', 'not_run')))}")
     for chart in sorted((campaign_dir / "charts").glob("*.svg")):
         console.print(f"chart {escape(str(chart))}")
+    unclosed = [row for row in rows if str(Reason.BRACKET_OPEN) in json.loads(row["reasons"] or "[]")]
+    if unclosed:
+        console.print(
+            f"{len(unclosed)} rows were measured in a session that ended before its gates after the load; to measure "
+            f"them again: python -m assay retry --failed --results {escape(str(campaign_dir))}, then snakemake"
+        )
     if not any(row["n_issued"] for row in rows):
         reasons = sorted({reason for row in rows for reason in json.loads(row["reasons"] or "[]")})
         raise Incomplete(f"nothing was measured: {', '.join(reasons)}")

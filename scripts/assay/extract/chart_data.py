@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from assay.extract.comparisons import make_comparisons
+from assay.extract.comparisons import CONDITIONS, make_comparisons
 from assay.extract.rows import Row, build_rows
 from assay.records.campaign import Campaign, open_campaign
 from assay.records.files import write_json
@@ -90,22 +90,7 @@ def _rows_of(rows: Sequence[Row], arm: str, point_id: str, kind: str) -> list[Ro
 
 
 def _conditions(rows: Sequence[Row]) -> dict[str, Any]:
-    first = rows[0]
-    return {
-        name: first[name]
-        for name in (
-            "workload",
-            "workload_kind",
-            "concurrency",
-            "requests_planned",
-            "issue_s",
-            "max_tokens",
-            "ignore_eos",
-            "planned_prompt_tokens",
-            "stand_in_prompts",
-            "gpus",
-        )
-    }
+    return {name: rows[0][name] for name in (*CONDITIONS, "gpus")}
 
 
 def _finish(

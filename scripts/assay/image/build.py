@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from assay.digest import sha256_of_file
+from assay.digest import sha256_of_tree, size_of_tree
 from assay.errors import BadInput, Incomplete
 from assay.image.container import build_container, find_container
 from assay.image.definition import (
@@ -69,10 +69,8 @@ def _complete(config: dict[str, Any], folder: Path, digest: str) -> dict[str, An
         )
     for name, model in record["models"].items():
         path = folder.parent / model["path"]
-        if not path.is_file() or path.stat().st_size != model["bytes"]:
-            raise StepFailed(
-                "reuse", f"model file {name} was changed since it was built; remove {folder.name}"
-            )
+        if not path.exists() or size_of_tree(path) != model["bytes"]:
+            raise StepFailed("reuse", f"model {name} was changed since it was built; remove {folder.name}")
     return record
 
 
@@ -173,8 +171,8 @@ def image_python(record: dict[str, Any], store: Path) -> Path:
     return python
 
 
-def find_model_file(record: dict[str, Any], name: str, store: Path) -> Path:
-    """A model file the image carries, its sha256 checked.
+def find_model(record: dict[str, Any], name: str, store: Path) -> Path:
+    """A model file or folder the image carries, its sha256 checked.
 
     Raises BadInput when it is not declared, gone or changed.
     """
@@ -185,9 +183,9 @@ def find_model_file(record: dict[str, Any], name: str, store: Path) -> Path:
             "carries no such model", where=f"image {record['name']}", key=name, hint=f"there are: {there}"
         )
     path = store / str(model["path"])
-    if not path.is_file():
+    if not path.exists():
         raise BadInput("is not there", where=path, hint="build the image again")
-    digest = sha256_of_file(path)
+    digest = sha256_of_tree(path)
     if digest != model["sha256"]:
         raise BadInput(f"has sha256 {digest}", where=path, hint=f"declared is {model['sha256']}")
     return path

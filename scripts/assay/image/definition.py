@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.files import read_config
-from assay.digest import PACKAGE_ROOT, sha256_of_file, sha256_of_value
+from assay.digest import PACKAGE_ROOT, sha256_of_file, sha256_of_tree, sha256_of_value
 from assay.errors import BadInput
 
 RECIPE_VERSION = 2
@@ -22,7 +22,7 @@ PROJECT_ROOT = PACKAGE_ROOT.parents[1]
 _WORDS = ("description", "name")
 _OF_OTHER_KIND = {
     "venv": ("base", "tool", "build_options", "python_command", "package_list"),
-    "container": ("python", "models"),
+    "container": ("python", "models", "prepare"),
 }
 
 
@@ -53,18 +53,6 @@ def project_file(root: Path, text: str, *, where: object, key: str) -> Path:
     if not path.exists():
         raise BadInput(f"{text!r} is not there", where=where, key=key, hint=f"relative to {root}")
     return path
-
-
-def sha256_of_tree(path: Path) -> str:
-    """Digest of a file, or of every file of a folder: its name in the folder, and its bytes."""
-    if path.is_file():
-        return sha256_of_file(path)
-    entries = [
-        [file.relative_to(path).as_posix(), sha256_of_file(file)]
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and "__pycache__" not in file.parts
-    ]
-    return sha256_of_value(entries)
 
 
 def check_files(config: dict[str, Any], root: Path, *, where: object) -> None:
@@ -99,6 +87,8 @@ def check_files(config: dict[str, Any], root: Path, *, where: object) -> None:
         if patch["name"] in names:
             raise BadInput(f"{patch['name']!r} is there twice", where=where, key=f"{key}.name")
         names.add(patch["name"])
+    for place, step in enumerate(config.get("prepare", [])):
+        project_file(root, step["script"], where=where, key=f"prepare[{place}].script")
     seen: set[str] = set()
     for place, check in enumerate(config["checks"]):
         key = f"checks[{place}]"
@@ -167,6 +157,10 @@ def describe_content(config: dict[str, Any], root: Path) -> dict[str, Any]:
         {**check, "script": sha256_of_file(root / check["script"])} if "script" in check else check
         for check in config["checks"]
     ]
+    if "prepare" in config:
+        content["prepare"] = [
+            {**step, "script": sha256_of_file(root / step["script"])} for step in config["prepare"]
+        ]
     content["models"] = {
         name: {key: value for key, value in model.items() if key != "license"}
         for name, model in config.get("models", {}).items()
@@ -180,7 +174,7 @@ def describe_content(config: dict[str, Any], root: Path) -> dict[str, Any]:
 
 
 def image_digest(config: dict[str, Any], root: Path) -> str:
-    """The content address (hex sha256): lock, Python, platform, patches, checks and the recipe's version.
+    """The content address (hex sha256): lock, Python, platform, patches, prepared models, checks, recipe version.
 
     Known before anything is built; the name and the words about the image are not in it.
     """

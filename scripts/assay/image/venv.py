@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from assay.digest import sha256_of_file
+from assay.digest import sha256_of_file, sha256_of_tree, size_of_tree
 from assay.image.definition import find_python
-from assay.image.steps import COULD_NOT_RUN, StepFailed, StepResult, require, run_step, tail
+from assay.image.steps import COULD_NOT_RUN, STEP_TIMEOUT_S, StepFailed, StepResult, require, run_step, tail
 from assay.vocab import Verdict
 
 CHECK_TIMEOUT_S = 300.0
@@ -113,6 +113,14 @@ def apply_patches(config: dict[str, Any], root: Path, folder: Path, log: Path) -
     return applied
 
 
+def prepare(config: dict[str, Any], root: Path, folder: Path, log: Path) -> None:
+    """Run the image's own scripts with its Python in its site-packages. Raises StepFailed."""
+    for step in config.get("prepare", []):
+        argv = [folder / "bin/python", root.resolve() / step["script"], *step.get("arguments", [])]
+        done = run_step(argv, log, timeout_s=step.get("timeout_s", STEP_TIMEOUT_S), cwd=site_packages(folder))
+        require(f"prepare:{step['name']}", done)
+
+
 def check_argv(check: dict[str, Any], python: Path, root: Path) -> list[str | Path]:
     """The command of a check: code or a script for the image's Python, or a command, the image's first."""
     if "code" in check:
@@ -155,27 +163,27 @@ def run_checks(config: dict[str, Any], root: Path, folder: Path, log: Path) -> l
 
 
 def find_models(config: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
-    """The declared model files: path relative to the image's folder, sha256, bytes. Raises StepFailed."""
+    """The declared models: path relative to the image's folder, sha256, bytes. Raises StepFailed."""
     found = {}
     for name, model in config.get("models", {}).items():
         path = site_packages(folder) / model["path"]
-        if not path.is_file():
+        if not path.exists():
             raise StepFailed(f"model:{name}", f"{model['path']} is not in the image")
-        digest = sha256_of_file(path)
+        digest = sha256_of_tree(path)
         if digest != model["sha256"]:
             raise StepFailed(f"model:{name}", f"has sha256 {digest}, declared is {model['sha256']}")
         inside = path.relative_to(folder).as_posix()
         found[name] = {
             "path": inside,
             "sha256": digest,
-            "bytes": path.stat().st_size,
+            "bytes": size_of_tree(path),
             "license": model.get("license"),
         }
     return found
 
 
 def build_venv(config: dict[str, Any], root: Path, folder: Path, log: Path) -> dict[str, Any]:
-    """Make the environment in ``folder``: interpreter, packages, patches, models, checks.
+    """Make the environment in ``folder``: interpreter, packages, patches, prepared models, checks.
 
     Returns the facts of the record. Raises StepFailed with the step and the end of its output; the caller
     removes the folder then.
@@ -185,6 +193,7 @@ def build_venv(config: dict[str, Any], root: Path, folder: Path, log: Path) -> d
     more = ["--no-cache-dir", "--progress-bar=off", "-r", root / config["lock"]]
     require("install_packages", run_step([*install, *more], log))
     patches = apply_patches(config, root, folder, log)
+    prepare(config, root, folder, log)
     models = find_models(config, folder)
     checks = run_checks(config, root, folder, log)
     for check in checks:

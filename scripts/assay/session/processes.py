@@ -6,7 +6,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,6 +47,14 @@ def is_alive(process: ProcessId | None) -> bool:
         return False
     fields = _stat(process.pid)
     return fields is not None and fields[19] == process.start_ticks and fields[0] not in "ZX"
+
+
+def read_environment(process: ProcessId, names: Iterable[str]) -> dict[str, str]:
+    """The named variables that a running process was started with; those it has not are absent. OSError."""
+    with open(f"/proc/{process.pid}/environ", "rb") as stream:
+        pairs = [entry.partition(b"=") for entry in stream.read().split(b"\0")]
+    told = {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}
+    return {name: told[name] for name in names if name in told}
 
 
 def send_signal(process: ProcessId | None, signal_number: int) -> bool:

@@ -18,7 +18,7 @@ from assay.config.campaign import REHEARSAL_SUFFIX, Campaign, load_campaign, loc
 from assay.digest import PACKAGE_ROOT, sha256_of_value
 from assay.errors import BadInput, Incomplete
 from assay.gates import Endpoint, run_gates
-from assay.image import find_model_file, image_python
+from assay.image import find_model, image_python
 from assay.load import LoadSpec, Prompt, run_load
 from assay.records.files import read_json, write_json
 from assay.records.gates import AT_LOAD
@@ -173,7 +173,7 @@ class Bench:
         image = self.image(self.server["image"])
         source = self.campaign.models[self.server["model"]]["source"]
         if "image_file" in source:
-            model_path = find_model_file(image, source["image_file"], store)
+            model_path = find_model(image, source["image_file"], store)
         else:
             model_path = local_path(source["path"])
         return str(image_python(image, store)), model_path

@@ -16,6 +16,7 @@ from assay.records.files import read_json, write_json
 from assay.session import replicas
 from assay.session.engines import Engine, EngineFiles, ReadBack, replica_group, router
 from assay.session.lease import Session
+from assay.session.processes import ProcessId, read_environment
 from assay.session.readback import compare_config
 from assay.vocab import Verdict
 
@@ -61,6 +62,7 @@ def launch(
                 "role": member["role"],
                 "argv": engine.argv(member["flags"], own),
                 "environment": engine.environment(member["flags"])
+                | server.get("environment", {})
                 | own.place_environment
                 | side_channel(member),
                 "ready_path": engine.ready_path,
@@ -120,12 +122,39 @@ def read_configuration(engine: Engine, server: Mapping[str, Any], session: Sessi
             asked |= {"replicas": len(members)}
             asked |= {f"router.{key}": value for key, value in server["router"]["flags"].items()}
             told, more = replicas.read_back(engine, group, session.folder / "router.log", len(members))
+        if "rehearsal" not in server:
+            wanted = server.get("environment", {})
+            asked |= {f"environment.{name}": value for name, value in wanted.items()}
+            told = with_environment(told, wanted, server_processes(session, group))
     except (httpx.HTTPError, KeyError, IndexError, TypeError, ValueError, OSError) as problem:
         # An engine that does not tell leaves everything unread, which no policy takes for agreement.
         told, error = ReadBack({}, {}), f"{type(problem).__name__}: {problem}"
     record = compare_config(asked, told)
     record["mismatches"] += more.pop("disagreements", [])
     return record | {"error": error} | ({"replicas": more} if more else {})
+
+
+def server_processes(session: Session, group: replicas.Group | None) -> list[ProcessId]:
+    """The engine's own processes: the one server, or the members that live."""
+    if group is not None:
+        return [member.process for member in group.members if member.process is not None]
+    server = ProcessId.from_record(session.record["server"])
+    return [server] if server is not None else []
+
+
+def with_environment(told: ReadBack, wanted: Mapping[str, str], processes: list[ProcessId]) -> ReadBack:
+    """``told`` and the variables as all the engine's processes have them; one that they disagree on is unread."""
+    if not wanted:
+        return told
+    found = [read_environment(process, wanted) for process in processes]
+    agreed = {
+        name: found[0][name]
+        for name in wanted
+        if found and all(one.get(name) == found[0].get(name) for one in found) and name in found[0]
+    }
+    values = {f"environment.{name}": value for name, value in agreed.items()}
+    source = "/proc/<pid>/environ of the engine's processes"
+    return replace(told, values=told.values | values, sources=told.sources | dict.fromkeys(values, source))
 
 
 def check_placement(session: Session, planned: list[dict[str, Any]]) -> dict[str, Any] | None:

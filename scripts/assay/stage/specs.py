@@ -24,6 +24,8 @@ SHAPE = (
     "concurrency", "max_tokens", "ignore_eos", "workload_kind", "planned_prompt_tokens", "conversation", "extra_body",
 )  # fmt: skip
 """What of a point makes another shape for the engine, and so for the warm-up."""
+ASKED_OF_SERVER = ("engine_version", "replicas", "split", "placement", "environment")
+"""Keys of an arm that are part of its server as they stand."""
 CONVERSATION = ("conversations", "turns", "first_tokens", "turn_tokens")
 
 
@@ -51,7 +53,7 @@ class Specs:
             "flags": arm["flags"],
             "gpus": self.campaign.config["needs"]["gpus"],
         }
-        spec |= {key: arm[key] for key in ("engine_version", "replicas", "split", "placement") if key in arm}
+        spec |= {key: arm[key] for key in ASKED_OF_SERVER if key in arm}
         if "router" in arm:
             # With every limit and timeout that it will run with, asked for or by default.
             spec["router"] = {

@@ -422,3 +422,20 @@ def test_connections_are_kept(load: Any) -> None:
     with ScriptedServer(lambda _request: words(2)) as server:
         load(server.url, requests=12, concurrency=3)
         assert server.n_connections == 3
+
+
+def test_a_connection_for_each_request(load: Any) -> None:
+    """Asked for, each request has a connection of its own: a server that closes kept ones spoils none."""
+
+    seen: set[int] = set()
+
+    def script(request: Request) -> list[Step]:
+        if request.connection in seen:
+            return [Wait(20), Close()]
+        seen.add(request.connection)
+        return words(2)
+
+    with ScriptedServer(script) as server:
+        outcome = load(server.url, requests=9, reuse_connections=False)
+        assert server.n_connections == 9
+    assert outcome.summary["requests"]["ok"] == 9

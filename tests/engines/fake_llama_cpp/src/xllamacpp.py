@@ -88,6 +88,8 @@ class Server:
             ("prompt_tokens_total", "tokens_predicted_total", "prompt_tokens_cached_total"), 0
         )
         self.n_all = self.n_requests = self.n_running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
         self.listening_address = f"http://127.0.0.1:{params.port}"
         ready = threading.Event()
         threading.Thread(target=self._serve, args=(ready,), daemon=True).start()
@@ -171,6 +173,8 @@ class Server:
         limit = self.script["exit_after_chat_streams"]
         self.n_requests += bool(body.get("stream")) and "tools" not in body
         if limit is not None and self.n_requests > limit:
+            # What came before is answered whole, so that the number of served streams is exact.
+            await asyncio.wait_for(self.idle.wait(), 10)
             log("exit", why="exit_after_chat_streams")
             os._exit(139)
         chat = "chat" in path
@@ -186,6 +190,7 @@ class Server:
             "prompt_tokens_details": {"cached_tokens": 0},
         }
         self.n_running += 1
+        self.idle.clear()
         try:
             if not body.get("stream"):
                 message = {"role": "assistant", "content": "tok " * n_output}
@@ -219,6 +224,8 @@ class Server:
             await writer.drain()
         finally:
             self.n_running -= 1
+            if not self.n_running:
+                self.idle.set()
             self.counters["prompt_tokens_total"] += n_prompt
             self.counters["tokens_predicted_total"] += n_output
 
