@@ -17,7 +17,7 @@ from assay.probe import read_captured
 from assay.probe.placement import plan
 from assay.session.engines import EngineFiles, engine, router
 from assay.session.readback import compare_config
-from assay.session.replicas import add_capacity, agree
+from assay.session.replicas import Group, Member, add_capacity, agree, read_back
 from assay.stage.launch import launch, place
 from assay.stage.preflight import check_campaign
 from checkout import PROJECT, Checkout
@@ -299,3 +299,23 @@ def test_validate_takes_the_good_ones(checkout: Checkout) -> None:
 def test_every_shipped_campaign_is_taken_by_its_engines(path: Path) -> None:
     """No flag of a campaign in the project is one that its engine's or router's parser would refuse."""
     check_campaign(load_campaign(path, PROJECT))
+
+
+def test_what_each_server_has_of_its_own_is_no_disagreement(tmp_path: Path) -> None:
+    """Two vLLM servers tell different ports and different batch sizes: only the second is a disagreement."""
+    answers = {
+        "/version": {"version": "0.33.0"},
+        "/v1/models": {"data": [{"id": "small"}]},
+        "/metrics": VLLM_METRICS,
+    }
+    members = []
+    with serving(answers) as url:
+        for name, port, slots in (("r0", 101, 32), ("r1", 102, 16)):
+            log = tmp_path / f"{name}.log"
+            log.write_text(f"non-default args: {{'port': {port}, 'max_num_seqs': {slots}, 'seed': 1}}\n")
+            members.append(Member(name, "replica", url, log, None, None, None))
+        (tmp_path / "router.log").write_text("")
+        told, more = read_back(engine("vllm"), Group(tuple(members), {}), tmp_path / "router.log", 2)
+    assert more["disagreements"] == [{"key": "max_num_seqs", "asked": None, "read": {"r0": 32, "r1": 16}}]
+    assert told.values["seed"] == 1
+    assert "port" not in told.values

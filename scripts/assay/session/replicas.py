@@ -110,7 +110,11 @@ def read_back(
         for key, value in same.items():
             values[prefix + key] = value
             sources[prefix + key] = next(iter(alike.values())).sources.get(key, "")
-        disagreements += [{**entry, "key": prefix + entry["key"]} for entry in different]
+        disagreements += [
+            {**entry, "key": prefix + entry["key"]}
+            for entry in different
+            if entry["key"] not in engine.own_of_each
+        ]
     routed = router.read_back(router_log)
     values |= {"replicas": len(told), **routed.values}
     sources |= {"replicas": "members that answered", **routed.sources}

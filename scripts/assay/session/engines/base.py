@@ -65,6 +65,8 @@ class Engine(Protocol):
     keeps_connections: bool
     """False: the server ends each kept connection after an answer, and each request gets one of its own."""
     """Which table of `metrics.prometheus` names its counters."""
+    own_of_each: frozenset[str]
+    """What the servers of one group tell differently by nature, such as a port: that is no disagreement."""
     ready_path: str
     ready_timeout_s: float
     """How long a server of this engine may take to become ready, unless the arm says otherwise."""

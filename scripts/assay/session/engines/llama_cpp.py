@@ -39,6 +39,7 @@ class LlamaCpp:
     name = "llama_cpp"
     metrics_name = "llamacpp"
     keeps_connections = False
+    own_of_each = frozenset[str]()
     flags: Mapping[str, Flag] = FLAGS
     ready_path = "/health"
     ready_timeout_s = 120.0

@@ -51,6 +51,7 @@ class Rehearsal:
     name = "rehearsal"
     metrics_name = "vllm"
     keeps_connections = True
+    own_of_each = frozenset[str]()
     ready_path = "/health"
     ready_timeout_s = 120.0
 

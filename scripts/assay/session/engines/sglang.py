@@ -32,6 +32,7 @@ class Sglang:
     name = "sglang"
     metrics_name = "sglang"
     keeps_connections = True
+    own_of_each = frozenset({"port", "nccl_port", "dist_init_addr", "base_gpu_id", "random_seed"})
     flags: Mapping[str, Flag] = {}
     parser_name: str | None = "sglang"
     reserved: Mapping[str, str] = RESERVED

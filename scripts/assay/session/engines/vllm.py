@@ -70,6 +70,7 @@ class Vllm:
     name = "vllm"
     metrics_name = "vllm"
     keeps_connections = True
+    own_of_each = frozenset({"port"})
     flags: Mapping[str, Flag] = {}
     parser_name: str | None = "vllm"
     reserved: Mapping[str, str] = RESERVED
