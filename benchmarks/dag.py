@@ -68,7 +68,8 @@ def many_points(root: Path, repeats: int) -> str:
     campaign = yaml.safe_load((root / "config/campaigns/campaign_local.yaml").read_text())
     point = next(one for one in campaign["points"].values() if one["kind"] == "finite") | {"repeats": 1}
     campaign |= {"name": MANY, "points": {f"p{n:04d}": point | {"seed": n} for n in range(N_POINTS)}}
-    campaign |= {"order": campaign["order"][:1], "comparisons": []}
+    arm = campaign["order"][0]
+    campaign |= {"order": [arm], "arms": {arm: campaign["arms"][arm]}, "comparisons": []}
     (root / f"config/campaigns/{MANY}.yaml").write_text(yaml.safe_dump(campaign, sort_keys=False))
     runs = [snakemake(root, "-n", MANY, "--quiet", "rules") for _ in range(repeats)]
     jobs = re.search(r"run_finite\s+(\d+)", runs[0][1])

@@ -7,8 +7,6 @@ rule gate_before:
     log:
         "logs/{campaign}/{leg}/gate_before.log",
     priority: order(5)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES
@@ -30,8 +28,6 @@ rule gate_after:
     log:
         "logs/{campaign}/{leg}/gate_after.log",
     priority: order(2)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES

@@ -8,8 +8,6 @@ rule run_finite:
     log:
         "logs/{campaign}/{leg}/run_finite/{point}.r{repeat}.log",
     priority: order(3)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES
@@ -33,8 +31,6 @@ rule run_sustained:
     log:
         "logs/{campaign}/{leg}/run_sustained/{point}.log",
     priority: order(3)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES

@@ -7,8 +7,6 @@ rule start_server:
     log:
         "logs/{campaign}/{leg}/start_server.log",
     priority: order(6)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES
@@ -31,8 +29,6 @@ rule warm_up:
     log:
         "logs/{campaign}/{leg}/warm_up.log",
     priority: order(4)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES
@@ -59,8 +55,6 @@ rule stop_server:
     log:
         "logs/{campaign}/{leg}/stop_server.log",
     priority: order(1)
-    group:
-        "leg_{campaign}_{leg}"
     conda:
         "../../envs/harness.yaml"
     threads: ALL_CORES

@@ -153,16 +153,11 @@ def load_campaign(path: Path, root: Path) -> Campaign:
         arm["model"]: _named(root, "model", "models", arm["model"], path, f"arms.{name}.model")
         for name, arm in arms.items()
     }
-    workloads = {
-        name: _workload(root, name, path, key)
-        for name, key in [
-            *(
-                (point["workload"], f"points.{point_id}.workload")
-                for point_id, point in config["points"].items()
-            ),
-            (config["warm_up"]["workload"], "warm_up.workload"),
-        ]
-    }
+    asked: dict[str, str] = {}  # each workload once, by the first key that names it
+    for point_id, point in config["points"].items():
+        asked.setdefault(point["workload"], f"points.{point_id}.workload")
+    asked.setdefault(config["warm_up"]["workload"], "warm_up.workload")
+    workloads = {name: _workload(root, name, path, key) for name, key in asked.items()}
     check_consistency(config, workloads, path)
     publication = _named(root, "publication", "publication", config["publication"], path, "publication")
     stand_ins = {
