@@ -31,7 +31,7 @@ from assay.vocab import Stage
 
 PROJECT = Path(__file__).resolve().parents[3]
 FILES = campaign_files(PROJECT)
-PUBLISHED = sorted(name for name in FILES if not name.startswith("campaign_local"))
+PUBLISHED = sorted(name for name in FILES if not name.startswith(("campaign_local", "campaign_vllm_cpu")))
 REFERENCE = PROJECT / "config" / "reference" / "published_results.csv"
 
 
