@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from assay.image import image_digest, load_image
+from assay.image import build_image, load_image
 from checkout import PROJECT, Checkout
 
 pytestmark = pytest.mark.e2e
@@ -30,13 +30,10 @@ def routed(checkout: Checkout) -> Checkout:
     """The small campaign with two replicas of one arm behind vllm-router, from the image of this project."""
     name = "config/images/vllm_router.yaml"
     image = load_image(PROJECT / name, PROJECT)
-    digest = image_digest(image, PROJECT)[:12]
     store = Path(os.environ.get("ASSAY_IMAGE_STORE") or PROJECT / ".images")
-    built = store / f"vllm_router-{digest}"
-    if not built.is_dir():
-        pytest.skip(
-            f"the image vllm_router-{digest} is not built here: assay would have to fetch it from PyPI"
-        )
+    record = build_image(image, store, PROJECT)
+    assert record["state"] == "completed", record["log_tail"]
+    built = store / record["path"]
     (checkout.root / name).write_text((PROJECT / name).read_text())
     (checkout.root / image["lock"]).write_text((PROJECT / image["lock"]).read_text())
     (checkout.shared / "images").mkdir(exist_ok=True)

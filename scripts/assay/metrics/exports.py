@@ -162,11 +162,9 @@ def to_llmd(
         "tool": "assay",
         "tool_version": version,
         "source": "unknown",
-        "input_seq_len": {
-            "distribution": "other",
-            "value": float(known_prompts.mean()) if len(known_prompts) else 0,
-        },
     }
+    if len(known_prompts):  # the form wants a length; one that no server told is left out, not invented
+        standardized["input_seq_len"] = {"distribution": "other", "value": float(known_prompts.mean())}
     if spec.get("rate_per_s"):
         standardized["rate_qps"] = spec["rate_per_s"]
     elif spec.get("concurrency"):
