@@ -71,6 +71,7 @@ CAMPAIGN: dict[str, Any] = {
 
 def build_fake_wheel(folder: Path) -> tuple[Path, str]:
     """A wheel with the scripted engine and a file that stands for a model; the same bytes each time."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "fake_llama_cpp-1.0-py3-none-any.whl"
     files = {
         "xllamacpp.py": FAKE_SOURCE.read_bytes(),
@@ -84,9 +85,11 @@ def build_fake_wheel(folder: Path) -> tuple[Path, str]:
     ]
     record = "fake_llama_cpp-1.0.dist-info/RECORD"
     files[record] = "\n".join([*rows, f"{record},,", ""]).encode()
-    with zipfile.ZipFile(path, "w") as archive:
+    temporary = folder / f".{os.getpid()}.whl"  # another worker may be reading the wheel
+    with zipfile.ZipFile(temporary, "w") as archive:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), data)
+    temporary.replace(path)
     return path, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -101,7 +104,10 @@ class Checkout:
     campaign: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(CAMPAIGN)))
 
     @staticmethod
-    def make(root: Path, shared: Path, image_store: Path | None = None) -> Checkout:
+    def make(
+        root: Path, shared: Path, image_store: Path | None = None, wheels: Path | None = None
+    ) -> Checkout:
+        """A new checkout. One place of the ``wheels`` gives all checkouts images of one address."""
         for name in COPIED:
             source, target = PROJECT / name, root / name
             if source.is_dir():
@@ -112,7 +118,7 @@ class Checkout:
         for folder in ("config/campaigns", "config/images", "config/models", "envs"):
             (root / folder).mkdir(parents=True, exist_ok=True)
         shared.mkdir(parents=True, exist_ok=True)
-        wheel, digest = build_fake_wheel(shared)
+        wheel, digest = build_fake_wheel(wheels or shared)
         (root / "envs/fake_llama_cpp.lock.txt").write_text(
             f"fake-llama-cpp @ {wheel.resolve().as_uri()} --hash=sha256:{digest}\n"
         )
@@ -160,7 +166,9 @@ class Checkout:
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {
+        # Stages of one checkout share what the first of them compiled.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return kept | {
             "PYTHONPATH": str(self.root / "scripts"),
             "ASSAY_LOCK_DIR": str(self.root / "locks"),
             "ASSAY_IMAGE_STORE": str(self.image_store),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from filelock import FileLock
 
+from assay.image import build_image
 from checkout import Checkout
 
 SERIAL_FOLDERS = ("unit/load",)
@@ -21,15 +25,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all workers of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What scratch checkouts share: the built image of the scripted engine."""
+    """What scratch checkouts of one worker share: the built image of the scripted engine, and its script."""
     return tmp_path_factory.mktemp("shared")
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, shared_folder: Path) -> Iterator[Checkout]:
+def checkout(tmp_path: Path, shared_folder: Path, common_folder: Path) -> Iterator[Checkout]:
     """A scratch checkout with a small campaign; whatever still runs of it afterwards is ended."""
-    made = Checkout.make(tmp_path / "checkout", shared_folder)
+    made = Checkout.make(tmp_path / "checkout", shared_folder, wheels=common_folder)
     yield made
     for process in made.processes():
         process.kill()
@@ -39,11 +50,19 @@ def checkout(tmp_path: Path, shared_folder: Path) -> Iterator[Checkout]:
 
 
 @pytest.fixture(scope="session")
-def finished_checkout(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Checkout:
-    """A checkout whose campaign has run to its end. Not to be changed: tests copy it (`copy_of`)."""
-    made = Checkout.make(tmp_path_factory.mktemp("finished") / "checkout", shared_folder)
-    run = made.snakemake()
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+def finished_checkout(common_folder: Path, shared_folder: Path) -> Checkout:
+    """A checkout whose campaign has run to its end, once for all workers. Not to be changed: tests copy it."""
+    root, done = common_folder / "finished", common_folder / "finished.done"
+    with FileLock(common_folder / "finished.lock"):
+        if not done.exists():
+            shutil.rmtree(root, ignore_errors=True)  # of a worker that failed at it
+            made = Checkout.make(root, shared_folder, wheels=common_folder)
+            run = made.snakemake()
+            assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+            done.touch()
+    made = Checkout(root, shared_folder, shared_folder / "images")
+    config = yaml.safe_load((root / "config/images/fake_llama_cpp.yaml").read_text())
+    assert build_image(config, made.image_store, root)["state"] == "completed"
     return made
 
 
