@@ -192,8 +192,9 @@ def test_lengths_are_recorded_beside_what_was_asked(load: Any) -> None:
 
 
 _INTERRUPTED = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell inherits it ignored
 from assay.load import LoadSpec, Prompt, run_load
 spec = LoadSpec(url=sys.argv[1], model="m", concurrency=2, duration_s=60)
 run_load(spec, [Prompt("p", prompt="x")], Path(sys.argv[2]))
