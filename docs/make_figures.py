@@ -47,27 +47,42 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def rehearse(name: str, path: Path, full: bool) -> dict[str, Any]:
-    """Validate, plan, rehearse and audit one campaign; what its line of the page says."""
+def rows_of(results: Path) -> list[dict[str, str]]:
+    file = results / "extracts" / "rows.csv"
+    return list(csv.DictReader(file.read_text().splitlines())) if file.is_file() else []
+
+
+def sessions_of(rows: list[dict[str, str]]) -> set[str]:
+    return {row["session_id"] for row in rows if row["session_id"]}
+
+
+def rehearse(name: str, path: Path, full: bool, known: dict[str, Any]) -> dict[str, Any]:
+    """Validate, plan, rehearse and audit one campaign; what its line of the page says.
+
+    A run that only drew again keeps the wall time of the run that measured, which is in ``known``.
+    """
     assay = (sys.executable, "-m", "assay")
     run(*assay, "validate", str(path))
     run(*assay, "plan", name, "--rehearse")
+    results = PROJECT / "results" / f"{name}_rehearsal"
+    before = sessions_of(rows_of(results))
     start_s = time.monotonic()
     options = ["rehearse=true"] if full else ["rehearse=true", "ci=true"]
     run("snakemake", "--cores", "all", name, "--config", *options)
-    wall_s = time.monotonic() - start_s
-    results = PROJECT / "results" / f"{name}_rehearsal"
+    wall_s = round(time.monotonic() - start_s)
     verdicts = [
         run(*assay, "audit", str(chart)).split()[-1] for chart in sorted((results / "charts").glob("*.svg"))
     ]
     shutil.copyfile(results / "charts" / "arms.svg", FOLDER / f"{name}.svg")
-    rows = list(csv.DictReader((results / "extracts" / "rows.csv").read_text().splitlines()))
+    rows = rows_of(results)
+    if sessions_of(rows) == before:
+        wall_s = known.get("wall_s", wall_s)
     return {
         "size": "full" if full else "ci",
         "rows": len(rows),
         "invalid": sum(row["invalid"] == "true" for row in rows),
-        "sessions": len({row["session_id"] for row in rows if row["session_id"]}),
-        "wall_s": round(wall_s),
+        "sessions": len(sessions_of(rows)),
+        "wall_s": wall_s,
         "audit": f"{verdicts.count('VERIFIED')} of {len(verdicts)} charts VERIFIED",
     }
 
@@ -100,7 +115,7 @@ def main() -> None:
         if name not in files:
             parser.error(f"{name}: no such campaign that needs GPUs; there are {', '.join(sorted(files))}")
         found = json.loads(STATE.read_text()) if STATE.is_file() else {}
-        found[name] = rehearse(name, files[name], options.full)
+        found[name] = rehearse(name, files[name], options.full, found.get(name, {}))
         STATE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         (PROJECT / "docs" / "figures.md").write_text(page(found))
         print(name, found[name], flush=True)

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from assay.chart.style import FAINT, INK, clean, dot_style, frame, look, number, say_conditions
 
 _DIFFERENCES = 14
+_LABEL = 22
+"""Characters of an arm's name on a card."""
 
 
 def _draw_bars(axes: Axes, metric: dict[str, Any], arms: list[str], labelled: bool) -> None:
@@ -37,7 +39,7 @@ def _draw_bars(axes: Axes, metric: dict[str, Any], arms: list[str], labelled: bo
     axes.set_xlim(0, longest * 1.42)
     axes.set_ylim(-len(arms) + 0.4, 0.6)
     axes.set_yticks([-index for index in range(len(arms))])
-    axes.set_yticklabels([clean(arm, 18) for arm in arms] if labelled else [""] * len(arms), fontsize=8.5)
+    axes.set_yticklabels([clean(arm, _LABEL) for arm in arms] if labelled else [""] * len(arms), fontsize=8.5)
     axes.set_xticks([])
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
@@ -89,7 +91,8 @@ def draw_card(entry: dict[str, Any]) -> Figure:
     figure, (_, top) = frame(entry, caption, 0.30 + row_inch * max(len(groups), 1))
     height = figure.get_figheight()
     columns = len(groups[0]["metrics"]) if groups else 0
-    left, right, gap = 0.13, 0.985, 0.025
+    longest = max((len(clean(arm, _LABEL)) for arm in arms), default=0)
+    left, right, gap = max(0.13, 0.05 + 0.0075 * longest), 0.985, 0.025
     width = (right - left - gap * (columns - 1)) / max(columns, 1)
     for k in range(columns):
         metric = groups[0]["metrics"][k]

@@ -208,10 +208,11 @@ def _chosen(finite: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def make_card(campaign: Campaign, rows: Sequence[Row], comparisons: Mapping[str, Any]) -> dict[str, Any]:
     """Arms side by side: numbers per point and metric, with the differences that make or unmake the
-    comparison."""
+    comparison. A campaign without finite points has its window sets on the card, pooled."""
     plan = campaign.plan
     finite = {name: point for name, point in plan["points"].items() if point["kind"] == "finite"}
-    chosen = _chosen(finite)
+    shown, row_kind = (finite, "repeat") if finite else (plan["points"], "pooled")
+    chosen = _chosen(shown)
     groups, points = [], []
     for point_id in chosen:
         bars: list[dict[str, Any]] = []
@@ -219,7 +220,7 @@ def make_card(campaign: Campaign, rows: Sequence[Row], comparisons: Mapping[str,
         for metric, title, unit in CARD_METRICS:
             found = []
             for arm in _arms(plan):
-                behind = _rows_of(rows, arm, point_id, "repeat")
+                behind = _rows_of(rows, arm, point_id, row_kind)
                 if behind:
                     conditions = conditions or _conditions(behind)
                     found.append({"arm": arm, "label": _label(plan, arm), **make_point(behind, metric)})
@@ -260,8 +261,10 @@ def make_card(campaign: Campaign, rows: Sequence[Row], comparisons: Mapping[str,
         "comparisons": claims,
     }
     notes = ["Numbers are medians of the repeats; whiskers show their range."]
-    if len(chosen) < len(finite):
-        notes.append(f"{len(finite) - len(chosen)} further points stand in comparison.csv.")
+    if not finite:
+        notes = ["Numbers are those of all windows pooled: total tokens over total elapsed, drains included."]
+    if len(chosen) < len(shown):
+        notes.append(f"{len(shown) - len(chosen)} further points stand in comparison.csv.")
     return _finish(entry, plan, points, notes)
 
 

@@ -16,7 +16,7 @@ import psutil
 from assay.config.campaign import REHEARSAL_SUFFIX, Campaign, campaign_files, load_campaign
 from assay.errors import EXIT_BAD_INPUT, BadInput
 from assay.extract import everything
-from assay.extract.chart_data import CHART_IDS
+from assay.extract.chart_data import CHART_IDS, CURVES
 from assay.session import lease
 from assay.stage.preflight import check_campaign, check_machine
 from assay.stage.rehearse import Options, read_options, with_options
@@ -212,9 +212,12 @@ class Workflow:
         return receipts
 
     def charts(self, name: str) -> list[str]:
-        kinds = [
-            chart for chart in CHART_IDS if chart != "sustained" or self.campaign(name).sustained_points()
-        ]
+        """The charts that the campaign's points can fill: curves want finite ones, window sets sustained ones."""
+        campaign = self.campaign(name)
+        wanted = {chart: campaign.finite_points() for chart in CURVES} | {
+            "sustained": campaign.sustained_points()
+        }
+        kinds = [chart for chart in CHART_IDS if wanted.get(chart, True)]
         return [f"results/{name}/charts/{kind}.{form}" for kind in kinds for form in ("svg", "png")]
 
     def targets(self, target: str) -> list[str]:
