@@ -40,25 +40,24 @@ def sha256_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def files_of_tree(folder: Path) -> list[Path]:
+    """The files of a folder, sorted; what Python compiled from them is none of its content."""
+    return sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+
+
 def sha256_of_tree(path: Path) -> str:
     """Digest of a file, or of every file of a folder: its name in the folder, and its bytes."""
     if path.is_file():
         return sha256_of_file(path)
-    entries = [
-        [file.relative_to(path).as_posix(), sha256_of_file(file)]
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and "__pycache__" not in file.parts
-    ]
-    return sha256_of_value(entries)
+    return sha256_of_value(
+        [[file.relative_to(path).as_posix(), sha256_of_file(file)] for file in files_of_tree(path)]
+    )
 
 
 def size_of_tree(path: Path) -> int:
     """Bytes of a file, or of the files of a folder that its digest counts."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(
-        file.stat().st_size for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts
-    )
+    files = [path] if path.is_file() else files_of_tree(path)
+    return sum(file.stat().st_size for file in files)
 
 
 def sha256_of_modules(rooms: Iterable[str], root: Path = PACKAGE_ROOT) -> str:

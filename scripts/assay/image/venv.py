@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from assay.digest import sha256_of_file, sha256_of_tree, size_of_tree
+from assay.digest import files_of_tree, sha256_of_file, sha256_of_tree, size_of_tree
 from assay.image.definition import find_python
 from assay.image.steps import COULD_NOT_RUN, STEP_TIMEOUT_S, StepFailed, StepResult, require, run_step, tail
 from assay.vocab import Verdict
@@ -79,9 +79,7 @@ def _lay_over(patch: dict[str, Any], folder: Path, site: Path) -> list[str]:
     """Copy the files of a folder into site-packages; a file that is there already is never replaced."""
     target = site / patch.get("target", ".")
     names = []
-    for file in sorted(
-        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    ):
+    for file in files_of_tree(folder):
         name = file.relative_to(folder)
         if (target / name).exists():
             raise StepFailed(

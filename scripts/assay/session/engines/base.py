@@ -62,9 +62,9 @@ class Engine(Protocol):
 
     name: str
     metrics_name: str
+    """Which table of `metrics.prometheus` names its counters."""
     keeps_connections: bool
     """False: the server ends each kept connection after an answer, and each request gets one of its own."""
-    """Which table of `metrics.prometheus` names its counters."""
     own_of_each: frozenset[str]
     """What the servers of one group tell differently by nature, such as a port: that is no disagreement."""
     ready_path: str
