@@ -8,13 +8,10 @@ import signal
 import tempfile
 import threading
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from assay.errors import BadInput
 from assay.load import proof
@@ -108,7 +105,6 @@ class _Phase:
         self.context = RowContext.of(spec, prompts, opening)
         self.context.counter = counter
         self.facts: dict[str, Any] = {"t_start_ns": None, "t_issue_end_ns": None, "barrier": None}
-        self.sends, self.ends = array("q"), array("q")
         self.counts: dict[str, int] = {}
         self.n_opening = 0
         self.n_resent = 0
@@ -263,9 +259,6 @@ class _Phase:
                     self._writers[row.measured].add(row, now_s)
 
     def _note(self, row: Row) -> None:
-        if row.t_send_ns is not None:
-            self.sends.append(row.t_send_ns)
-            self.ends.append(row.t_end_ns)
         if not row.measured:
             self.n_opening += 1
             return
@@ -299,6 +292,7 @@ class _Phase:
         }
         for writer in self._writers.values():
             writer.finish(phase)
+        sends, ends = proof.spans([writer.path for writer in self._writers.values()])
         record = client_record(
             spec=self.spec,
             facts={name: value for name, value in self.facts.items() if not name.startswith("_")},
@@ -306,8 +300,8 @@ class _Phase:
             counts=self.counts,
             n_opening=self.n_opening,
             n_resent=self.n_resent,
-            sends=np.array(self.sends, dtype=np.int64),
-            ends=np.array(self.ends, dtype=np.int64),
+            sends=sends,
+            ends=ends,
             t_last_end_ns=self.t_last_end_ns,
             sources=self.sources,
             n_prompts=len(self.prompts),

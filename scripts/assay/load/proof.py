@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from assay.load.health import LAG_BOUNDS_MS
+from assay.records.columns import numbers_of
 from assay.vocab import Screen, ScreenResult
 
 REACHED_MEAN_SHARE = 0.5
@@ -24,6 +26,19 @@ TRACE_POINTS = 200
 _PRESSURE = Path("/proc/pressure")
 
 Times = NDArray[np.int64]
+
+
+def spans(tables: Sequence[Path]) -> tuple[Times, Times]:
+    """(sends, ends) of every request that was sent, out of finished tables: nothing of it is kept in memory
+    while the load runs. Shapes: one element a request, monotonic ns."""
+    sends, ends = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for path in tables:
+        with pq.ParquetFile(path) as file:
+            table = file.read(columns=["t_send_ns", "t_end_ns"])
+        sent_ns, was_sent = numbers_of(table.column("t_send_ns"))
+        sends.append(sent_ns[was_sent])
+        ends.append(numbers_of(table.column("t_end_ns"))[0][was_sent])
+    return np.concatenate(sends), np.concatenate(ends)
 
 
 def in_flight_steps(sends_ns: Times, ends_ns: Times) -> tuple[Times, Times]:
