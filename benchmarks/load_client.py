@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from page import machine, update
 from peers import CLIENTS, SLOW, TOKENS, Client, Target, assay_command
+from quiet import noise
 from watched import Bench, Run, written_ns
 
 from assay.metrics.latency import chunk_offsets
@@ -223,6 +224,7 @@ def main() -> None:
             vllm=options.vllm,
             tokenizer=options.tokenizer,
         )
+        before = noise(bench.cores)
         if "full" in parts:
             found["full"] = full_speed(bench, target, options.repeats)
         if "paced" in parts:
@@ -231,7 +233,9 @@ def main() -> None:
             found["summary"] = [summary_time(bench, target)]
         if "soak" in parts:
             found["soak"] = [soak(bench, target, options.soak_s)]
-    found["machine"] = [machine(favoured=options.favoured, realtime=options.realtime)]
+        after = noise(bench.cores)
+    lost = f"Processes spinning on the two cores lost {before} before the runs; {after} after them."
+    found["machine"] = [machine(favoured=options.favoured, realtime=options.realtime), lost]
     update(options.out, found)
     print(options.out)
 

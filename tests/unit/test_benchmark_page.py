@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
+QUIET = runpy.run_path(str(PROJECT / "benchmarks/quiet.py"))
 PAGE = runpy.run_path(str(PROJECT / "benchmarks/page.py"))
 DAG = ["| what | s |", "|---|---|", "| dry-run | 3 |"]
 
@@ -30,3 +34,14 @@ def test_the_page_is_what_its_numbers_say() -> None:
     """Nobody has edited docs/benchmarks.md by hand."""
     known = json.loads((PROJECT / "docs/benchmarks.json").read_text())
     assert (PROJECT / "docs/benchmarks.md").read_text() == PAGE["page"](known)
+
+
+def test_time_that_another_process_took_is_seen() -> None:
+    """A spinning process that shares its core with another loses a good part of its time, and reports it."""
+    core = min(os.sched_getaffinity(0))
+    other = subprocess.Popen([sys.executable, PROJECT / "benchmarks/quiet.py", str(core), "30"])
+    try:
+        assert float(QUIET["noise"]([core], 1.0).split("%")[0]) > 10
+    finally:
+        other.terminate()
+        other.wait()
