@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from assay.metrics.latency import Floats, column, difference_ms
+from assay.records.requests import read_requests
 from assay.vocab import LoadScreen, RequestStatus, Screen, ScreenResult
 
 INPUT_OFF_TOKENS = 16
@@ -32,8 +32,7 @@ def length_screens(requests: Path, rate_per_s: float | None, phase_s: float | No
 
     ``rate_per_s`` is that of an open loop, ``phase_s`` how long requests were issued.
     """
-    with pq.ParquetFile(requests) as file:
-        table = file.read(columns=_COLUMNS)
+    table = read_requests(requests, _COLUMNS)
     ok = np.asarray(table.column("status").to_pylist(), dtype=object) == RequestStatus.OK.value
     output, requested = column(table, "n_output"), column(table, "n_requested")
     forced = np.asarray(table.column("ignore_eos").to_pylist(), dtype=bool) & ok & ~np.isnan(requested)

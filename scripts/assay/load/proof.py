@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from assay.load.health import LAG_BOUNDS_MS
 from assay.records.columns import numbers_of
+from assay.records.requests import read_requests
 from assay.vocab import Screen, ScreenResult
 
 REACHED_MEAN_SHARE = 0.5
@@ -33,8 +33,7 @@ def spans(tables: Sequence[Path]) -> tuple[Times, Times]:
     while the load runs. Shapes: one element a request, monotonic ns."""
     sends, ends = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for path in tables:
-        with pq.ParquetFile(path) as file:
-            table = file.read(columns=["t_send_ns", "t_end_ns"])
+        table = read_requests(path, ["t_send_ns", "t_end_ns"])
         sent_ns, was_sent = numbers_of(table.column("t_send_ns"))
         sends.append(sent_ns[was_sent])
         ends.append(numbers_of(table.column("t_end_ns"))[0][was_sent])

@@ -22,10 +22,9 @@ from assay.records.files import fsync_folder
 from assay.records.requests import PHASE_KEY, REQUEST_SCHEMA
 
 ROWS_PER_PIECE = 200
-EVENTS_PER_PIECE = 32_768
+EVENTS_PER_PIECE = 26_000
 """Rows become columns in pieces of a few milliseconds: the client processes may share the core."""
-ROWS_PER_GROUP = 4_000
-EVENTS_PER_GROUP = 524_288
+PIECES_PER_GROUP = 20
 """A row group is written in about 20 ms; the writer's index keeps some 30 KiB of each in memory, for good."""
 GROUP_AGE_S = 60.0
 
@@ -140,7 +139,6 @@ class RequestTableWriter:
         self._pieces: list[pa.Table] = []
         self._t_first_s: float | None = None
         self.n_rows = 0
-        self._n_group_rows = self._n_group_events = 0
 
     def add(self, row: Row, now_s: float) -> None:
         """Take a row; ``now_s`` is monotonic, for the age of the open row group."""
@@ -151,18 +149,12 @@ class RequestTableWriter:
         self._n_events += len(row.output_times) // 8
         if len(self._rows) >= ROWS_PER_PIECE or self._n_events >= EVENTS_PER_PIECE:
             self._end_piece()
-        if (
-            self._n_group_rows >= ROWS_PER_GROUP
-            or self._n_group_events >= EVENTS_PER_GROUP
-            or now_s - self._t_first_s >= GROUP_AGE_S
-        ):
+        if len(self._pieces) >= PIECES_PER_GROUP or now_s - self._t_first_s >= GROUP_AGE_S:
             self.flush()
 
     def _end_piece(self) -> None:
         if self._rows:
             self._pieces.append(table_of(self._rows, self._context))
-            self._n_group_rows += len(self._rows)
-            self._n_group_events += self._n_events
             self._rows, self._n_events = [], 0
 
     def flush(self) -> None:
@@ -171,7 +163,6 @@ class RequestTableWriter:
         if self._pieces:
             self._writer.write_table(pa.concat_tables(self._pieces))
             self._pieces, self._t_first_s = [], None
-            self._n_group_rows = self._n_group_events = 0
 
     def finish(self, phase: dict[str, Any]) -> None:
         """Write what is left and the phase's facts (under PHASE_KEY), then put the file in its place."""

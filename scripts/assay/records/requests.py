@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,19 @@ REQUEST_SCHEMA = pa.schema(
 )
 
 
-def read_requests(path: Path) -> pa.Table:
-    """All rows of a ``requests.parquet``. Raises Incomplete when it is missing, broken or lacks a column."""
+def read_requests(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """All rows of a ``requests.parquet``, with all columns or those asked for.
+
+    Raises Incomplete when it is missing, broken or lacks a column.
+    """
     try:
         with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
-            table = file.read()
+            table = file.read(columns=columns)
     except FileNotFoundError as error:
         raise Incomplete(f"{path}: not there") from error
     except (OSError, pa.ArrowException) as error:
         raise Incomplete(f"{path}: cannot be read: {error}") from error
-    missing = [name for name in REQUEST_SCHEMA.names if name not in table.column_names]
+    missing = [name for name in columns or REQUEST_SCHEMA.names if name not in table.column_names]
     if missing:
         raise Incomplete(f"{path}: has no column {', '.join(missing)}")
     return table

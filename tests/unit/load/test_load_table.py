@@ -10,11 +10,18 @@ import pytest
 
 from assay.load.journal import Row
 from assay.load.proof import spans
-from assay.load.table import GROUP_AGE_S, ROWS_PER_GROUP, ROWS_PER_PIECE, RequestTableWriter, RowContext
+from assay.load.table import (
+    GROUP_AGE_S,
+    PIECES_PER_GROUP,
+    ROWS_PER_PIECE,
+    RequestTableWriter,
+    RowContext,
+)
 from assay.records.requests import phase_of, read_requests
 
 PROMPTS = ["a", "b", "c"]
 T0_NS = 10**15
+ROWS_PER_GROUP = PIECES_PER_GROUP * ROWS_PER_PIECE
 
 
 def row(index: int, t_send_ns: int | None = T0_NS, times_ns: tuple[int, ...] = ()) -> Row:
