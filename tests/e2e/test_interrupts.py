@@ -100,6 +100,28 @@ def test_during_server_start(long_point: Checkout, how: str) -> None:
     assert "start_server a" in long_point.plan()
 
 
+def test_between_a_receipt_and_the_note_of_it(long_point: Checkout) -> None:
+    """Snakemake killed the moment a stage's receipt appears: the receipt stands as it is, nothing is measured again."""
+    long_point.script()
+    process = long_point.start_snakemake()
+    receipt = long_point.receipts / "a/finite/p2/r1.json"
+    deadline = time.monotonic() + 90
+    while not receipt.exists():
+        assert time.monotonic() < deadline, "no receipt"
+        time.sleep(0.001)
+    process.kill()
+    wait_for(lambda: not long_point.processes(), GONE_WITHIN_S)
+    process.wait(timeout=60)
+    kept = long_point.receipt_digests()
+    long_point.snakemake("--unlock")
+    run = long_point.snakemake()
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    now = long_point.receipt_digests()
+    assert {name: now[name] for name in kept} == kept
+    assert len(list((long_point.root / "results/evidence").glob("*/finite/p2/*/stage.json"))) == 1
+    assert long_point.plan() == {}
+
+
 KILLS = int(os.environ.get("ASSAY_TEST_KILLS", "1"))
 """Ten where there is time: `ASSAY_TEST_KILLS=10 pytest tests/e2e/test_interrupts.py -k random`."""
 ROWS = {"a/p1/r1": "3", "a/p2/r1": "6", "a/p2/r2": "6"}

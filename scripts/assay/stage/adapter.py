@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import EXIT_OK, AssayError
-from assay.stage.attempt import Interrupted, interruptible
+from assay.stage.attempt import Interrupted, ignore_signals, interruptible
 from assay.stage.bracket import Bench
 
 RESULTS = Path("results")
@@ -36,8 +36,9 @@ def finish(main: Callable[[], Any]) -> None:
     try:
         with interruptible():
             record = main()
+            ignore_signals()  # the receipt is there: what comes now must not make a failure of it
     except Interrupted as stop:
-        print(f"interrupted by {stop}: no receipt, the next run repeats this stage", flush=True)
+        print(f"interrupted by {stop}: without a receipt the next run repeats this stage", flush=True)
         sys.exit(stop.exit_code)
     except AssayError as error:
         print(f"assay: {error}", flush=True)

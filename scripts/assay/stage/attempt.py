@@ -173,6 +173,15 @@ def write_receipt(path: Path, record: dict[str, Any], record_file: Path | None, 
     write_json(path, record | {"stage_record": pinned})
 
 
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def ignore_signals() -> None:
+    """Hear no request to end any more, the interpreter's own last moments included."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Turn SIGTERM, SIGINT and SIGHUP, and the death of the owning snakemake, into Interrupted."""
@@ -181,7 +190,7 @@ def interruptible() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # once is enough; the clean-up must not be cut
         raise Interrupted(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, interrupt)
     boss = owner()
     if boss.pid != os.getpid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from assay.extract.chart_data import CHART_IDS, CURVES
 from assay.session import lease
 from assay.stage.preflight import check_campaign, check_machine
 from assay.stage.rehearse import Options, read_options, with_options
-from assay.stage.restore import RESTORE_VARIABLE
+from assay.stage.restore import RESTORE_VARIABLE, UNNOTED_VARIABLE, unnoted_receipts
 from assay.stage.specs import Specs
 from assay.vocab import Stage
 
@@ -116,9 +117,10 @@ class Workflow:
         # The interpreter stays out of params and shell text: a moved environment must not rerun anything.
         os.environ["ASSAY_PYTHON"] = sys.executable
         os.environ["ASSAY_OWNER_PID"] = str(os.getpid())
-        # Only where a neighbour's failure deletes the outputs of a whole group are finished stages restored.
+        # Only where a neighbour's failure deletes the outputs of a whole group are all finished stages restored.
         os.environ[RESTORE_VARIABLE] = "1" if is_remote else ""
         if is_main:
+            os.environ[UNNOTED_VARIABLE] = json.dumps(unnoted_receipts(Path.cwd()))
             relay_signals(interrupt_stages)
         return flow
 

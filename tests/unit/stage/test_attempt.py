@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from snakemake.persistence.file import FilePersistence
 
 from assay.digest import canonical_json, sha256_of_bytes, sha256_of_file
 from assay.session.lease import Session
 from assay.stage.attempt import Attempt, Interrupted, new_folder, write_receipt
-from assay.stage.restore import MANIFEST, RESTORE_VARIABLE, restore
+from assay.stage.restore import MANIFEST, RESTORE_VARIABLE, UNNOTED_VARIABLE, restore, unnoted_receipts
 from assay.vocab import Reason, StageState
 
 SPEC: dict[str, Any] = {
@@ -90,3 +93,50 @@ def test_a_finished_stage_is_restored_only_for_a_cluster_and_an_open_leg(
     assert json.loads(receipt.read_text())["attempt_id"] == "s1/finite/p1/r2"
     (session.folder / MANIFEST).write_text("")
     assert restore(SPEC, results, "evidence", receipt) is None
+
+
+@pytest.mark.parametrize("folder", ["results/campaign_x", "results/" + "campaign_long/" * 20])
+def test_a_receipt_that_snakemake_had_no_time_to_note_is_restored(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """A receipt beside Snakemake's mark of a started job comes back, of a closed session too, for its own spec
+    alone; a receipt without the mark, a torn one and another output do not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(RESTORE_VARIABLE, raising=False)
+    results = Path("results")
+    record = begin(session, tmp_path).finish(StageState.COMPLETED)
+    (session.folder / MANIFEST).write_text("")
+    marks = FilePersistence.__new__(FilePersistence)
+    marks._incomplete_path, marks._incomplete_cache, marks._max_len = ".snakemake/incomplete", None, None
+    Path(marks._incomplete_path).mkdir(parents=True)
+    names = ("marked.json", "free.json", "torn.json", "table.csv")
+    outputs = [Path(folder) / name for name in names]
+    for output in outputs:
+        write_receipt(output, record, session.folder / "finite/p1/r2/stage.json", tmp_path / "results")
+    outputs[2].write_text('{"stage_record": {"pa')
+    outputs[3].write_text("a,b")
+    for output in (outputs[0], outputs[2], outputs[3]):
+        marks._mark_incomplete(output.as_posix(), None)
+    found = unnoted_receipts(Path())
+    assert found == {outputs[0].as_posix(): "evidence/s1/finite/p1/r2/stage.json"}
+    monkeypatch.setenv(UNNOTED_VARIABLE, json.dumps(found))
+    before = outputs[0].read_bytes()
+    outputs[0].unlink()
+    assert restore(SPEC | {"repeat": 3}, results, "evidence", outputs[0]) is None
+    assert restore(SPEC, results, "evidence", outputs[1]) is None
+    assert restore(SPEC, results, "evidence", outputs[0]) is not None
+    assert outputs[0].read_bytes() == before
+
+
+def test_no_signal_makes_a_failure_of_a_stage_whose_receipt_is_there() -> None:
+    """A request to end that comes after the stage, in the interpreter's last moments, leaves exit code 0."""
+    code = (
+        "import os, signal, sys\n"
+        "from assay.stage.adapter import finish\n"
+        "class Last:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM): kill(pid, number)\n"
+        "sys.modules['last'] = Last()\n"
+        "finish(lambda: {'state': 'completed', 'reasons': [], 'stage': 'x'})\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "x: completed\n"), run.stderr
