@@ -20,11 +20,11 @@ GONE_WITHIN_S = 15.0
 EXTRACTS = "results/campaign_tiny/extracts/rows.csv"  # charts and digests are other tests' business
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 90.0, poll_s: float = 0.05) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
+        time.sleep(poll_s)
 
 
 def send(process: subprocess.Popen[str], how: str) -> None:
@@ -104,11 +104,7 @@ def test_between_a_receipt_and_the_note_of_it(long_point: Checkout) -> None:
     """Snakemake killed the moment a stage's receipt appears: the receipt stands as it is, nothing is measured again."""
     long_point.script()
     process = long_point.start_snakemake()
-    receipt = long_point.receipts / "a/finite/p2/r1.json"
-    deadline = time.monotonic() + 90
-    while not receipt.exists():
-        assert time.monotonic() < deadline, "no receipt"
-        time.sleep(0.001)
+    wait_for((long_point.receipts / "a/finite/p2/r1.json").exists, poll_s=0.001)
     process.kill()
     wait_for(lambda: not long_point.processes(), GONE_WITHIN_S)
     process.wait(timeout=60)

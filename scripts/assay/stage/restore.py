@@ -38,9 +38,11 @@ def unnoted_receipts(root: Path) -> dict[str, str]:
         name = "".join(part.removeprefix("@") for part in mark.relative_to(marks).parts)
         try:
             output = urlsafe_b64decode(name).decode()
+            if "receipts" not in Path(output).parts:
+                continue  # prompts, tables, charts: large, and made again from files
             receipt = read_json(root / output)
-        except (ValueError, OSError, Incomplete):
-            continue  # no receipt was written, or this is another output
+        except (ValueError, Incomplete):
+            continue  # no receipt was written
         record = receipt.get("stage_record") if isinstance(receipt, dict) else None
         if record is not None:
             found[output] = record["path"]

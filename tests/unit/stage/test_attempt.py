@@ -95,7 +95,9 @@ def test_a_finished_stage_is_restored_only_for_a_cluster_and_an_open_leg(
     assert restore(SPEC, results, "evidence", receipt) is None
 
 
-@pytest.mark.parametrize("folder", ["results/campaign_x", "results/" + "campaign_long/" * 20])
+@pytest.mark.parametrize(
+    "folder", ["results/campaign_x/receipts", "results/" + "campaign_long/" * 20 + "receipts"]
+)
 def test_a_receipt_that_snakemake_had_no_time_to_note_is_restored(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
