@@ -15,7 +15,8 @@ import pytest
 
 from assay.image import as_shipped, build_image
 
-pytestmark = pytest.mark.podman
+# One after the other: they count all images podman has.
+pytestmark = [pytest.mark.podman, pytest.mark.serial]
 OPTIONS = ["--isolation", "chroot", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
 APPLETS = ("sh", "ls", "cat", "echo", "mkdir", "cp", "patch", "grep", "test", "true", "false")
 DIFF = "--- a/loader.conf\n+++ b/loader.conf\n@@ -1 +1 @@\n-scale=120\n+scale=0.0078125\n"
@@ -134,7 +135,7 @@ def test_a_patch_that_does_not_apply_builds_no_image(base: str, project: Path) -
     """A diff against other text fails the build at the patch, and no check counts as run."""
     (project / "fix.diff").write_text(DIFF.replace("scale=120", "other=1"))
     record = build_image(declared(base, project), project / "store", project)
-    assert (record["state"], record["failed_step"]) == ("failed", "patch:scale")
+    assert (record["state"], record["failed_step"]) == ("failed", "patch:scale"), record["log_tail"]
     assert {check["verdict"] for check in record["checks"]} == {"not_run"}
 
 

@@ -189,7 +189,7 @@ def test_the_checks_are_the_last_steps_of_a_container_build(project: Path) -> No
     lines = write_containerfile(container(project)).splitlines()
     assert lines[0] == "FROM localhost/b@sha256:" + "a" * 64
     order = [
-        next(i for i, line in enumerate(lines) if f"{kind} start" in line)
+        next(i for i, line in enumerate(lines) if line.startswith(f"RUN : assay-step {kind} "))
         for kind in ("patch:fix", "list_packages:all", "check:first", "check:second")
     ]
     assert order == sorted(order)
@@ -198,25 +198,85 @@ def test_the_checks_are_the_last_steps_of_a_container_build(project: Path) -> No
     assert "'it'\"'\"'s'" in lines[order[2]]
 
 
-def test_build_output_says_which_check_failed(project: Path) -> None:
-    """The last step that started and did not end is the failed one; the tool's echo of it does not count."""
+def podman_says(*steps: str, end: str = "") -> str:
+    """What podman prints of a build, with nothing of what the steps printed."""
+    lines = [f"STEP {n}/9: RUN : assay-step {step} && {{ x; }}" for n, step in enumerate(steps, 2)]
+    return "\n".join(["STEP 1/9: FROM b", *lines, end]) + "\n"
+
+
+def docker_says(*steps: str, end: str = "") -> str:
+    """The same of docker: BuildKit shows the lines around the failed one, with steps it never began."""
+    lines = [
+        f"#{n} [{n}/9] RUN : assay-step {step} && {{ x; }}\n#{n} DONE 0.1s" for n, step in enumerate(steps, 2)
+    ]
+    around = "  7 | >>> RUN : assay-step check:first\n  8 |     RUN : assay-step check:second"
+    return "\n".join(["#1 [1/9] FROM b", *lines, around, end]) + "\n"
+
+
+@pytest.mark.parametrize("said", [podman_says, docker_says])
+def test_a_failed_build_names_its_step_though_its_output_is_lost(
+    project: Path, said: Callable[..., str]
+) -> None:
+    """The step the tool began last failed, with the tool's exit code; those before it ended well."""
     config = container(project)
-    output = (
-        "STEP 3/7: RUN echo 'assay-step check:first start' && { x; } && echo 'assay-step check:first end'\n"
-        "assay-step list_packages:all start\nassay-package b==2\nassay-package a==1\n"
-        "assay-step list_packages:all end\n"
-        "assay-step check:first start\nassay-step check:first end\n"
-        "#9 0.21 assay-step check:second start\n#9 0.22 wrong: 120.0\n#9 0.22 assay-exit second 1\n"
-    )
-    seen = read_build_output(config, output, ended_well=False)
-    assert seen["failed_step"] == "check:second"
-    assert seen["packages"] == ["a==1", "b==2"]
-    assert [check["verdict"] for check in seen["checks"]] == ["pass", "fail"]
-    assert "wrong: 120.0" in seen["checks"][1]["output_tail"]
-    could_not = read_build_output(config, output.replace("second 1", "second 77"), ended_well=False)
-    assert could_not["checks"][1]["verdict"] == "not_run"
-    nothing = read_build_output(config, "", ended_well=True)
-    assert {check["verdict"] for check in nothing["checks"]} == {"not_run"}
+    end = 'Error: at "RUN": exit status {}' if said is podman_says else "ERROR: not solved: exit code: {}"
+    steps = ("patch:fix", "list_packages:all", "check:first", "check:second")
+
+    def verdicts(count: int, code: int) -> tuple[str, list[str]]:
+        seen = read_build_output(config, said(*steps[:count], end=end.format(code)), None)
+        return seen["failed_step"], [check["verdict"] for check in seen["checks"]]
+
+    assert verdicts(1, 1) == ("patch:fix", ["not_run", "not_run"])
+    assert verdicts(3, 1) == ("check:first", ["fail", "not_run"])
+    assert verdicts(4, 3) == ("check:second", ["pass", "fail"])
+    assert verdicts(4, 77) == ("check:second", ["pass", "not_run"])
+    cut = read_build_output(config, said(*steps), None)
+    assert (cut["failed_step"], cut["checks"][1]["verdict"]) == ("check:second", "not_run")
+
+
+def test_a_copy_or_commit_that_fails_is_not_put_on_the_step_before_it(project: Path) -> None:
+    """Only a step of ours has a name; everything else of the tool is the build."""
+    config = container(project)
+    for end in ("STEP 8/9: COPY patches/b /opt", "COMMIT localhost/assay/x", "#11 exporting to image"):
+        seen = read_build_output(
+            config, podman_says("patch:fix", "check:first", end=f"{end}\nError: exit status 1"), None
+        )
+        assert seen["failed_step"] == "build"
+        assert [check["verdict"] for check in seen["checks"]] == ["pass", "not_run"]
+    assert read_build_output(config, "no such base", None)["failed_step"] == "build"
+
+
+def test_a_built_image_says_itself_what_its_checks_found(project: Path) -> None:
+    """The codes in the image decide, whatever was printed; a check without one did not run."""
+    config = container(project)
+    output = podman_says("check:first", "check:second")
+    for text, expected in (
+        ("first 0\nsecond 0\n", ["pass", "pass"]),
+        ("first 0\nsecond 1\n", ["pass", "fail"]),
+        ("first 77\nsecond x\n", ["not_run", "not_run"]),
+        ("", ["not_run", "not_run"]),
+    ):
+        seen = read_build_output(config, output, text)
+        assert seen["failed_step"] is None
+        assert [check["verdict"] for check in seen["checks"]] == expected
+
+
+def test_a_control_that_fails_late_does_not_guess_what_an_excused_check_found(project: Path) -> None:
+    """A check that may fail leaves its result in the image only; no image, no result."""
+    config = as_shipped({**container(project), "checks": [{"name": "a", "code": "", "patch": "fix"}]})
+    config["checks"].append({"name": "b", "code": ""})
+    seen = read_build_output(config, podman_says("check:a", "check:b", end="Error: exit status 1"), None)
+    assert [check["verdict"] for check in seen["checks"]] == ["not_run", "fail"]
+    assert "without its result" in seen["checks"][0]["detail"]
+
+
+def test_a_line_break_in_a_command_of_a_container_is_refused(project: Path) -> None:
+    """It would end the command's line in the Containerfile: refused with the key, before anything is built."""
+    config = container(project)
+    config["patches"][0]["target"] = "/app"
+    config["checks"][0]["command"] = ["sh", "-c", "true\nfalse"]
+    with pytest.raises(BadInput, match=r"checks\[0\].command.* line break"):
+        load_image(write(project, config), project)
 
 
 def test_containers_need_an_absolute_place_for_a_patch(project: Path) -> None:

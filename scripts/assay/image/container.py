@@ -1,7 +1,8 @@
 """``kind: container``: base by digest, lock, patches, package list, then the checks as the last build step.
 
 Only the build is used, never ``run``: it works where control groups are missing, and the checks are part of
-it, so an image that fails one never gets a name.
+it, so an image that fails one never gets a name. What the steps found is read back from the image, and which
+step failed from the tool's own words: podman may lose what a step printed (chroot isolation, podman 4.3).
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ from assay.vocab import Verdict
 
 INSIDE = "/opt/assay"
 LABEL = "assay.digest"
+RESULTS = f"{INSIDE}/results.txt"
+PACKAGES = f"{INSIDE}/packages.txt"
 TOOLS = ("podman", "docker")
-_MARK = re.compile(r"assay-step ([a-z_]+):(\S+) (start|end)")
-_EXIT = re.compile(r"assay-exit (\S+) (\d+)$")
-_PACKAGE = re.compile(r"assay-package (\S.*)$")
+# podman, docker's classic builder, BuildKit with plain progress; then what follows the last step.
+_STEP = re.compile(
+    r"^(?:.*STEP \d+/\d+:|Step \d+/\d+ :|#\d+ \[[^\]]*\d+/\d+\]) (?:RUN : assay-step (?P<step>\S+) )?"
+    r"|^COMMIT |^#\d+ exporting ",
+    re.MULTILINE,
+)
+_RESULT = re.compile(r"^(\S+) (\d+)$", re.MULTILINE)
+_TOOL_EXIT = re.compile(
+    r"^(?:Error: |ERROR: |The command ).*(?:exit status|exit code:|non-zero code:) (\d+)", re.MULTILINE
+)
 
 
 def find_tool(config: dict[str, Any]) -> str:
@@ -38,10 +48,13 @@ def find_tool(config: dict[str, Any]) -> str:
     raise StepFailed("find_tool", f"{' and '.join(TOOLS) if wanted == 'auto' else wanted} not installed")
 
 
-def _marked(kind: str, name: str, command: str) -> str:
-    """One RUN line between two marks: the last start without an end is the step that failed."""
-    start, end = f"assay-step {kind}:{name} start", f"assay-step {kind}:{name} end"
-    return f"RUN echo '{start}' && {{ {command}; }} && echo '{end}'"
+def _named(step: str, command: str) -> str:
+    """One RUN line that begins with the step's name: the tool repeats it before it runs it."""
+    return f"RUN : assay-step {step} && {{ {command}; }}"
+
+
+def _must_pass(config: dict[str, Any], check: dict[str, Any]) -> bool:
+    return not (config.get("as_shipped") and "patch" in check)
 
 
 def _check_command(check: dict[str, Any], python: str) -> str:
@@ -63,7 +76,7 @@ def write_containerfile(config: dict[str, Any]) -> str:
         lines.append(f"COPY checks {INSIDE}/checks")
     if config.get("lock"):
         install = f"{python} -m pip install --require-hashes --no-deps --no-cache-dir -r {INSIDE}/lock.txt"
-        lines += [f"COPY lock.txt {INSIDE}/lock.txt", _marked("install_packages", "lock", install)]
+        lines += [f"COPY lock.txt {INSIDE}/lock.txt", _named("install_packages:lock", install)]
     for patch in config.get("patches", []):
         inside, target = f"{INSIDE}/patches/{patch['name']}", patch["target"]
         lines.append(f"COPY patches/{patch['name']} {inside}")
@@ -73,19 +86,15 @@ def write_containerfile(config: dict[str, Any]) -> str:
             command = f"mkdir -p {shlex.quote(target)} && cp -R {inside}/. {shlex.quote(target)}/"
         else:
             command = f"{python} -m pip install --no-deps --no-index {inside}/*.whl"
-        lines.append(_marked("patch", patch["name"], command))
+        lines.append(_named(f"patch:{patch['name']}", command))
     listing = config.get("package_list") or [python, "-m", "pip", "list", "--format=freeze"]
     listed = " ".join(shlex.quote(word) for word in listing)
-    # The list goes to a file first: a pipe would hide that the command failed.
-    file = f"{INSIDE}/packages.txt"
-    show = f'{listed} > {file} && while read -r line; do echo "assay-package $line"; done < {file}'
-    lines.append(_marked("list_packages", "all", f"mkdir -p {INSIDE} && {show}"))
+    lines.append(_named("list_packages:all", f"mkdir -p {INSIDE} && : > {RESULTS} && {listed} > {PACKAGES}"))
     for check in config["checks"]:
-        command = _check_command(check, python)
-        excused = config.get("as_shipped") and "patch" in check
-        after = "" if excused else " exit $code;"
-        command = f'{{ {command}; }} || {{ code=$?; echo "assay-exit {check["name"]} $code";{after} }}'
-        lines.append(_marked("check", check["name"], command))
+        command = f"{_check_command(check, python)}; code=$?; echo {check['name']} $code >> {RESULTS}"
+        if _must_pass(config, check):
+            command += " && exit $code"
+        lines.append(_named(f"check:{check['name']}", command))
     return "\n".join(lines) + "\n"
 
 
@@ -109,52 +118,73 @@ def _fill_context(config: dict[str, Any], root: Path, folder: Path) -> None:
             shutil.copyfile(source, place / ("change.diff" if patch["kind"] == "diff" else source.name))
 
 
-def read_build_output(config: dict[str, Any], output: str, ended_well: bool) -> dict[str, Any]:
-    """What a build's output says: packages, checks, and which step failed (null when none did). Pure."""
-    open_step: str | None = None
+def _judge(code: int | None, unknown: str) -> tuple[Verdict, str | None]:
+    if code is None:
+        return Verdict.NOT_RUN, unknown
+    if code == COULD_NOT_RUN:
+        return Verdict.NOT_RUN, "it says that it could not run"
+    return (Verdict.PASS, None) if code == 0 else (Verdict.FAIL, f"ended {code}")
+
+
+def read_build_output(config: dict[str, Any], output: str, results: str | None) -> dict[str, Any]:
+    """Which step of a build failed (null when none did) and what its checks say. Pure.
+
+    ``results`` is the image's own list of the checks' exit codes, null when the build failed. Without it a
+    check that had to pass did so when a later step was begun; of one that had not to, nothing is known.
+    """
     starts: dict[str, int] = {}
-    ended: set[str] = set()
-    exits: dict[str, int] = {}
-    packages: set[str] = set()
-    offset = 0
-    for line in output.splitlines(keepends=True):
-        here, offset = offset, offset + len(line)
-        line = line.rstrip()
-        if re.search(r"RUN echo|STEP \d+", line):
-            continue  # the tool repeats the command itself before it runs it
-        if match := _EXIT.search(line):
-            exits[f"check:{match[1]}"] = int(match[2])
-        elif match := _MARK.search(line):
-            name = f"{match[1]}:{match[2]}"
-            if match[3] == "start":
-                open_step = name
-                starts[name] = here
-            else:
-                ended.add(name)
-                open_step = None
-        elif match := _PACKAGE.search(line):
-            packages.add(match[1].strip())
+    last = "build"
+    for match in _STEP.finditer(output):
+        last = match["step"] or "build"
+        starts.setdefault(last, match.start())
+    must_pass = {f"check:{check['name']}": _must_pass(config, check) for check in config["checks"]}
+    if results is not None:
+        codes = {f"check:{name}": int(code) for name, code in _RESULT.findall(results)}
+    else:
+        codes = {name: 0 for name in starts if must_pass.get(name) and name != last}
+        if said := _TOOL_EXIT.findall(output):
+            codes[last] = int(said[-1])
     checks = []
-    for check in config["checks"]:
-        name = f"check:{check['name']}"
-        verdict, detail = Verdict.PASS, None
-        if name not in starts:
-            verdict, detail = Verdict.NOT_RUN, "not reached"
-        elif exits.get(name) == COULD_NOT_RUN:
-            verdict, detail = Verdict.NOT_RUN, "it says that it could not run"
-        elif name in exits or name not in ended:
-            verdict, detail = Verdict.FAIL, f"ended {exits.get(name, 'without a word')}"
+    for name in must_pass:
+        unknown = "it left no result in the image" if results is not None else "not reached"
+        if results is None and name in starts:
+            unknown = "the build ended without its result"
+        verdict, detail = _judge(codes.get(name), unknown)
         checks.append(
             {
-                "name": check["name"],
+                "name": name.removeprefix("check:"),
                 "verdict": str(verdict),
-                "must_pass": not (config.get("as_shipped") and "patch" in check),
+                "must_pass": must_pass[name],
                 "detail": detail,
                 "output_tail": tail(output[starts[name] :]) if detail and name in starts else "",
             }
         )
-    failed = None if ended_well else open_step or "build"
-    return {"packages": sorted(packages), "checks": checks, "failed_step": failed}
+    return {"checks": checks, "failed_step": last if results is None else None}
+
+
+def _read_back(tool: str, reference: str, folder: Path) -> tuple[str, list[str]]:
+    """The checks' exit codes and the packages as the built image holds them; nothing in it is started.
+
+    Raises StepFailed when they cannot be read.
+    """
+
+    def call(*arguments: str | Path) -> str:
+        argv = [tool, *map(str, arguments)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode != 0:
+            raise StepFailed("read_back", f"{tool} {arguments[0]} ended {done.returncode}", tail(done.stderr))
+        return done.stdout.strip()
+
+    # An image without a command of its own needs one to be made into a container.
+    container = call("create", reference, "true").splitlines()[-1]
+    try:
+        texts = []
+        for inside in (RESULTS, PACKAGES):
+            call("cp", f"{container}:{inside}", folder / Path(inside).name)
+            texts.append((folder / Path(inside).name).read_text(errors="replace"))
+    finally:
+        call("rm", container)
+    return texts[0], sorted({line.strip() for line in texts[1].splitlines() if line.strip()})
 
 
 def _inspect(tool: str, name: str) -> dict[str, Any] | None:
@@ -195,23 +225,29 @@ def build_container(
     # Without layers podman keeps no unnamed image of a build that failed half-way.
     argv += ["--progress=plain"] if tool == "docker" else ["--layers=false", "--force-rm"]
     result = run_step([*argv, folder], log, timeout_s=7200)
-    seen = read_build_output(config, result.output, result.detail is None)
-    if seen["failed_step"] is not None:
-        raise StepFailed(seen["failed_step"], str(result.detail), tail(result.output), seen["checks"])
-    passed = [check for check in seen["checks"] if check["verdict"] == Verdict.PASS or not check["must_pass"]]
-    found = _inspect(tool, reference)
-    if found is None or len(passed) != len(seen["checks"]):
+    if result.detail is not None:
+        seen = read_build_output(config, result.output, None)
+        raise StepFailed(seen["failed_step"], result.detail, tail(result.output), seen["checks"])
+    try:
+        results, packages = _read_back(tool, reference, folder)
+        checks = read_build_output(config, result.output, results)["checks"]
+        failing = [c["name"] for c in checks if c["must_pass"] and c["verdict"] != Verdict.PASS]
+        found = _inspect(tool, reference)
+        if found is None or failing:
+            what = f"but not with {', '.join(failing)}" if failing else "and the image is gone"
+            raise StepFailed("checks", f"the build ended well, {what}", tail(result.output), checks)
+    except BaseException:
         subprocess.run([tool, "image", "rm", reference], capture_output=True, timeout=120, check=False)
-        raise StepFailed("checks", "the build ended well without all its checks", tail(result.output))
+        raise
     version = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=60, check=False)
     applied = [
         {**{key: patch[key] for key in ("name", "kind", "sha256", "waiver")}, "files": []}
         for patch in config.get("patches", [])
     ]
     return {
-        "packages": seen["packages"],
+        "packages": packages,
         "patches": applied,
-        "checks": seen["checks"],
+        "checks": checks,
         "models": {},
         "container": {
             "tool": tool,

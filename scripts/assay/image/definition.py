@@ -15,8 +15,8 @@ from assay.config.files import read_config
 from assay.digest import PACKAGE_ROOT, sha256_of_file, sha256_of_tree, sha256_of_value
 from assay.errors import BadInput
 
-RECIPE_VERSION = 2
-"""Raised when the same declaration would be built into something else; every address changes with it."""
+RECIPE_VERSION = {"venv": 2, "container": 3}
+"""Raised when the same declaration would be built into something else; the addresses of that kind change."""
 PROJECT_ROOT = PACKAGE_ROOT.parents[1]
 # Words about an image are not in it: they may be corrected without a new build.
 _WORDS = ("description", "name")
@@ -66,6 +66,8 @@ def check_files(config: dict[str, Any], root: Path, *, where: object) -> None:
         lock = project_file(root, config["lock"], where=where, key="lock")
         if "--hash=" not in lock.read_text():
             raise BadInput("has no hashes", where=lock, hint="made with `uv pip compile --generate-hashes`")
+    if config["kind"] == "container":
+        _check_words(config, where)
     names: set[str] = set()
     for place, patch in enumerate(config.get("patches", [])):
         key = f"patches[{place}]"
@@ -103,6 +105,18 @@ def check_files(config: dict[str, Any], root: Path, *, where: object) -> None:
                 where=where,
                 key=f"{key}.patch",
                 hint=f"one of {', '.join(sorted(names)) or 'none'}",
+            )
+
+
+def _check_words(config: dict[str, Any], where: object) -> None:
+    """Every word of a container's commands fits on its one line of the Containerfile; else BadInput."""
+    lists = {"package_list": config.get("package_list", [])}
+    for place, check in enumerate(config["checks"]):
+        lists |= {f"checks[{place}].{name}": check.get(name, []) for name in ("command", "arguments")}
+    for key, words in lists.items():
+        if any("\n" in str(word) for word in words):
+            raise BadInput(
+                "holds a line break", where=where, key=key, hint="`script` or `code` may hold lines"
             )
 
 
@@ -166,7 +180,7 @@ def describe_content(config: dict[str, Any], root: Path) -> dict[str, Any]:
         for name, model in config.get("models", {}).items()
     }
     content["lock"] = sha256_of_file(root / config["lock"]) if "lock" in config else None
-    content["recipe"] = RECIPE_VERSION
+    content["recipe"] = RECIPE_VERSION[config["kind"]]
     content["platform"] = f"{sys.platform}-{platform.machine()}"
     if config["kind"] == "venv":
         content["python"] = python_tag(find_python(config))
