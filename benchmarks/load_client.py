@@ -135,10 +135,10 @@ def full_speed(bench: Bench, target: Target, repeats: int) -> list[str]:
 
 
 def paced(bench: Bench, target: Target, repeats: int) -> list[str]:
-    """Timing against the server's log at 200 ms / 20 ms, concurrency 128, 512 and 1,024."""
+    """Timing against the server's log at 200 ms / 20 ms: concurrency 128, 512 and 1,024, the last also for longer."""
     lines = []
-    for concurrency in (128, 512, 1_024):
-        requests = 512 if concurrency == 128 else 2 * concurrency
+    for concurrency, rounds in ((128, 4), (512, 2), (1_024, 2), (1_024, 12)):
+        requests = concurrency * rounds
         results: dict[str, list[dict[str, float]]] = {client.name: [] for client in CLIENTS}
         for _ in range(repeats):
             for client in CLIENTS:
@@ -147,7 +147,7 @@ def paced(bench: Bench, target: Target, repeats: int) -> list[str]:
                 result = measure(bench, target, client, concurrency, requests, "--ttft", "200", "--itl", "20")
                 if result is not None:
                     results[client.name].append(result)
-                    print(f"paced {concurrency}, {client.name}: {result}", flush=True)
+                    print(f"paced {concurrency} x {rounds}, {client.name}: {result}", flush=True)
         for name, runs in results.items():
             if not runs:
                 continue
@@ -156,7 +156,7 @@ def paced(bench: Bench, target: Target, repeats: int) -> list[str]:
                 f"{m['gap_error_p99_ms']:.4f} | {m['ttft_error_p99_ms']:.3f}" if name == "assay" else "- | -"
             )
             lines.append(
-                f"| {concurrency} | {name} | {errors} | {m['ttft_p50_ms']:.2f} / {m['true_p50_ms']:.2f} "
+                f"| {concurrency} | {requests:,} | {name} | {errors} | {m['ttft_p50_ms']:.2f} / {m['true_p50_ms']:.2f} "
                 f"| {m['ttft_p99_ms']:.2f} / {m['true_p99_ms']:.2f} | {m['delivered']:.1%} | {m['cpu_s_per_m']:.1f} "
                 f"| {m['rss_mib']:.0f} | {len(runs)} |"
             )

@@ -66,10 +66,11 @@ once, with one event a write, and with normal weights.
 ### Paced: 200 ms to the first token, 20 ms between tokens
 Errors are absolute differences to the server's log, p99 over all gaps and requests. The send stamp is taken in user
 space before the first byte is handed to the kernel; the first-token error therefore has the server's wake-up in it.
+All requests are equally long, so all streams end together: each round of them is a burst of ends and sends.
 *delivered* is what was in flight at the server over what was asked, from the first to the last request.
 
-| concurrency | client | gap error p99 ms | first-token error p99 ms | TTFT p50 ms, reported / true | TTFT p99 ms, reported / true | delivered | CPU s per million events | peak RSS MiB | runs |
-|---|---|---|---|---|---|---|---|---|---|
+| concurrency | requests | client | gap error p99 ms | first-token error p99 ms | TTFT p50 ms, reported / true | TTFT p99 ms, reported / true | delivered | CPU s per million events | peak RSS MiB | runs |
+|---|---|---|---|---|---|---|---|---|---|---|
 {part("paced")}
 
 ### Records and memory
