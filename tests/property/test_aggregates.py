@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.metrics.aggregate import percentiles, pool_windows, repeats, summarise_requests
+from assay.extract.values import summarise as pool
+from assay.metrics.aggregate import percentiles, repeats, summarise_phase
 from assay.metrics.latency import derive
+from assay.metrics.order import order_statistics
+from assay.metrics.phase import Phase, Total, reduce_phase, reduce_table
 from assay.records.columns import array_of, list_array_of, lists_of, numbers_of
 from assay.records.requests import REQUEST_SCHEMA
 
@@ -48,15 +51,50 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REQUEST_SCHEMA)
 
 
+def summary_of(rows: list[dict[str, Any]], window_ns: tuple[int, int] | None = None) -> dict[str, Any]:
+    return summarise_phase(reduce_table(table_of(rows), window_ns))
+
+
 @settings(deadline=None)  # a busy host is no wrong answer
 @given(st.lists(request_rows(), max_size=25), st.randoms(use_true_random=False))
 def test_order_does_not_matter(rows: list[dict[str, Any]], random: Any) -> None:
     """A summary is the same for every order of the rows."""
     shuffled = list(rows)
     random.shuffle(shuffled)
-    bounds = {"window_start_ns": 0, "window_end_ns": 10**12}
-    a, b = summarise_requests(table_of(rows), **bounds), summarise_requests(table_of(shuffled), **bounds)
+    window = (0, 10**12)
+    a, b = summary_of(rows, window), summary_of(shuffled, window)
     assert flat(a) == pytest.approx(flat(b), nan_ok=True)
+
+
+@settings(deadline=None)  # a busy host is no wrong answer
+@given(st.lists(request_rows(), max_size=25), st.lists(st.integers(0, 25), max_size=6))
+def test_parts_do_not_matter(rows: list[dict[str, Any]], cuts: list[int]) -> None:
+    """A summary is the same however the rows come in parts, empty parts too."""
+    table, bounds = table_of(rows), [0, *sorted(cuts), 25]
+    parts = [table.slice(low, high - low) for low, high in pairwise(bounds)]
+    whole = summary_of(rows, (0, 10**12))
+    window = (0, 10**12)
+    phase = reduce_phase(lambda columns: [part.select(list(columns)) for part in parts], window)
+    found = summarise_phase(phase, opening=lambda _columns: parts)
+    assert found["throughput"].pop("window_opening_tokens") == pytest.approx(phase.window_tokens)
+    expected = whole["throughput"]
+    if expected["window_tok_s"] is not None:
+        expected["window_tok_s"] *= 2  # the opening here is the phase itself
+    assert flat(found) == pytest.approx(flat(whole), nan_ok=True)
+    assert found["requests"] == whole["requests"]
+
+
+@settings(deadline=None)  # a busy host is no wrong answer
+@given(st.lists(st.lists(st.integers(0, 2**40) | st.integers(0, 9)), min_size=1), st.data())
+def test_order_statistics_are_those_of_the_sorted_values(parts: list[list[int]], data: st.DataObject) -> None:
+    """The value of any rank is the one that sorting everything puts there; a rank past the end is refused."""
+    ordered = sorted(value for part in parts for value in part)
+    arrays = [np.array(part, dtype=np.int64) for part in parts]
+    ranks = data.draw(st.sets(st.integers(0, len(ordered) - 1))) if ordered else set()
+    low, high = (ordered[0], ordered[-1]) if ordered else (0, 0)
+    assert order_statistics(lambda: arrays, low, high, ranks) == {rank: ordered[rank] for rank in ranks}
+    with pytest.raises(ValueError, match="no value of rank"):
+        order_statistics(lambda: arrays, low, high, {len(ordered)})
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -71,7 +109,7 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 @given(st.lists(request_rows(), min_size=1, max_size=25))
 def test_the_sums_are_those_of_the_rows(rows: list[dict[str, Any]]) -> None:
     """Counts add up to issued; tokens, elapsed time and gaps equal sums written out by hand."""
-    summary = summarise_requests(table_of(rows), window_start_ns=-1, window_end_ns=10**13)
+    summary = summary_of(rows, (-1, 10**13))
     counted, rates = summary["requests"], summary["throughput"]
     assert counted["issued"] == len(rows) == counted["ok"] + counted["failed"] + counted["incomplete"]
     ok = [row for row in rows if row["status"] == "ok"]
@@ -98,7 +136,7 @@ def test_a_failure_never_makes_it_better(rows: list[dict[str, Any]], which: int)
         rows[which % len(rows)] |= {"chunk_offsets_ns": [], "t_first_token_ns": None, "t_last_token_ns": None}
     worse = [dict(row) for row in rows]
     worse[which % len(rows)]["status"] = "failed"
-    a, b = summarise_requests(table_of(rows)), summarise_requests(table_of(worse))
+    a, b = summary_of(rows), summary_of(worse)
     assert b["throughput"]["output_tokens"] <= a["throughput"]["output_tokens"]
     before, after = a["latency"]["e2e_ms"]["adj_p50"], b["latency"]["e2e_ms"]["adj_p50"]
     if before is not None and after is not None:
@@ -151,11 +189,15 @@ def test_unknown_values_are_counted_and_left_out() -> None:
 
 def test_windows_are_pooled_by_sums() -> None:
     """100 tokens in 1 s and 100 in 3 s are 50 per second pooled, not the mean of the rates."""
-    window = {"output_tokens": 100, "n_output_unknown": 0, "n": 10}
-    pooled = pool_windows([window | {"elapsed_s": 1.0}, window | {"elapsed_s": 3.0}])
-    assert (pooled["output_tok_s"], pooled["n"], pooled["n_windows"]) == (50.0, 20, 2)
-    assert pool_windows([window | {"elapsed_s": None}])["output_tok_s"] is None
-    assert pool_windows([])["output_tok_s"] is None
+    slow, fast, cut = (
+        Phase(lambda _columns: [], ok=10, issued=10, ok_output=Total(10, 0, 100)) for _ in range(3)
+    )
+    fast.t_first_send_ns = slow.t_first_send_ns = 0
+    fast.t_last_end_ns, slow.t_last_end_ns = 10**9, 3 * 10**9
+    pooled = pool([slow, fast], None)
+    assert (pooled["output_tok_s"], pooled["output_tokens"], pooled["requests_s"]) == (50.0, 200, 5.0)
+    assert pool([fast, cut], None)["output_tok_s"] is None
+    assert pool([], None)["output_tok_s"] is None
 
 
 def test_repeats() -> None:
@@ -171,7 +213,7 @@ def test_a_status_outside_the_vocabulary_is_refused() -> None:
     row = dict.fromkeys(REQUEST_SCHEMA.names) | {"status": "lost", "chunk_offsets_ns": []}
     row |= {"request_id": "r", "prompt_id": "p", "point_id": "x", "worker": 0, "terminal_seen": False}
     with pytest.raises(ValueError, match="issued"):
-        summarise_requests(table_of([row]))
+        summary_of([row])
 
 
 INTEGERS = st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=40)

@@ -13,7 +13,7 @@ from assay.digest import sha256_of_file
 from assay.errors import BadInput
 from assay.metrics import exports
 from assay.records.files import read_json, write_text
-from assay.records.requests import phase_of, read_requests
+from assay.records.requests import read_phase_facts, read_requests
 
 FILE_NAMES = {
     "vllm": "vllm_bench.json",
@@ -38,7 +38,7 @@ def export(
     if not source.is_file():
         raise BadInput("has no requests.parquet", where=folder)
     table = read_requests(source)
-    phase = phase_of(table)
+    phase = read_phase_facts(source)
     client = read_json(folder / "client.json") if (folder / "client.json").is_file() else {}
     if format == "vllm":
         text = json.dumps(exports.to_vllm(table, phase, client), indent=1) + "\n"

@@ -21,7 +21,8 @@ from assay.digest import canonical_json
 from assay.errors import Incomplete
 from assay.extract.columns import ARROW_SCHEMA, COLUMNS, FLAG, NAMES, TEXTS
 from assay.extract.loads import Load, iterate_loads
-from assay.extract.values import Phase, read_phase, summarise
+from assay.extract.values import summarise
+from assay.metrics.phase import Phase, read_phase
 from assay.records.campaign import Campaign, open_campaign, resolve_inside
 from assay.records.files import replacing, write_bytes
 from assay.verdict.facts import RequestFacts

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from assay.errors import Incomplete
 from assay.load.journal import JournalReader
+from assay.load.phase import OPENING, REQUESTS
 from assay.load.table import RequestTableWriter, RowContext
-from assay.metrics.aggregate import summarise_requests
+from assay.metrics.aggregate import summarise_phase
+from assay.metrics.phase import read_phase
 from assay.records.files import read_json
-from assay.records.requests import phase_of, read_requests
+from assay.records.requests import read_batches, read_phase_facts
 
 
 def summarise(out_dir: Path, n_gpus: int | None = None) -> dict[str, Any]:
     """All aggregates of ``out_dir/requests.parquet``. Pure. Raises Incomplete when the file is not usable."""
-    table = read_requests(out_dir / "requests.parquet")
-    phase = phase_of(table)
-    windowed = bool(phase.get("window"))
-    opening = out_dir / "opening.parquet"
-    return summarise_requests(
-        table,
-        window_start_ns=phase.get("t_start_ns") if windowed else None,
-        window_end_ns=phase.get("t_issue_end_ns") if windowed else None,
-        n_gpus=n_gpus,
-        opening=read_requests(opening) if windowed and opening.is_file() else None,
-    )
+    requests, opening = out_dir / REQUESTS, out_dir / OPENING
+    facts = read_phase_facts(requests)
+    start_ns, end_ns = facts.get("t_start_ns"), facts.get("t_issue_end_ns")
+    window = None
+    if facts.get("window") and start_ns is not None and end_ns is not None:
+        window = int(start_ns), int(end_ns)
+    before = partial(read_batches, opening) if window and opening.is_file() else None
+    phase = read_phase(requests, window)
+    return summarise_phase(phase, n_gpus=n_gpus, opening=before)
 
 
 def recover(out_dir: Path) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def recover(out_dir: Path) -> dict[str, Any]:
     paths = sorted(path for path in out_dir.glob("journal-*.bin") if path.name != "journal-held.bin")
     if not paths:
         raise Incomplete(f"{out_dir}: no journal")
-    writer = RequestTableWriter(out_dir / "requests.parquet", context)
+    writer = RequestTableWriter(out_dir / REQUESTS, context)
     n_torn = 0
     for path in paths:
         reader = JournalReader(path)

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from assay.metrics.aggregate import summarise_requests
+from assay.metrics.aggregate import summarise_phase, throughput
 from assay.metrics.latency import Derived, Floats, column, derive
+from assay.metrics.phase import reduce_table
 
 _LLMD_QUANTILES = {"p0p1": 0.1, "p1": 1, "p5": 5, "p10": 10, "p25": 25, "p50": 50, "p75": 75, "p90": 90}
 _LLMD_QUANTILES |= {"p95": 95, "p99": 99, "p99p9": 99.9}
@@ -32,7 +33,7 @@ def to_vllm(table: pa.Table, phase: dict[str, Any], client: dict[str, Any]) -> d
     """
     derived = derive(table)
     ok = derived.ok
-    rates = summarise_requests(table)["throughput"]
+    rates = throughput(reduce_table(table))
     spec = client.get("spec", {})
     prompts, outputs = column(table, "n_prompt"), derived.n_output
     elapsed_s = rates["elapsed_s"]
@@ -145,7 +146,7 @@ def to_llmd(
     """A llm-d Benchmark Report v0.2; ``uid`` names the report, ``version`` is this program's."""
     derived = derive(table)
     ok = derived.ok
-    summary = summarise_requests(table)
+    summary = summarise_phase(reduce_table(table))
     rates, counts = summary["throughput"], summary["requests"]
     spec = client.get("spec", {})
     prompts = column(table, "n_prompt")[ok]

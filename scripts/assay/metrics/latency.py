@@ -65,6 +65,24 @@ def chunk_offsets(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return lists_of(table.column("chunk_offsets_ns"))
 
 
+def gaps_of(table: pa.Table, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The gaps (ns) between output events of the rows of ``keep``, one after the other."""
+    offsets, bounds = chunk_offsets(table)
+    n_chunks = np.diff(bounds)
+    if not keep.all():
+        offsets, n_chunks = offsets[np.repeat(keep, n_chunks)], n_chunks[keep]
+        bounds = np.concatenate(([0], np.cumsum(n_chunks)))
+    return _gaps(offsets, bounds)
+
+
+def _gaps(offsets: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    gaps = np.diff(offsets)
+    inside = np.ones(len(gaps), dtype=bool)
+    starts = bounds[1:-1]
+    inside[starts[(starts > 0) & (starts < len(offsets))] - 1] = False  # between two requests
+    return gaps[inside]
+
+
 def derive(table: pa.Table) -> Derived:
     """Everything per request. Raises nothing for missing values: they are NaN."""
     status = np.asarray(table.column("status").to_pylist(), dtype=object)
@@ -80,10 +98,6 @@ def derive(table: pa.Table) -> Derived:
         tpot = np.where((denominator >= 1) & (n_chunks > 1), span_ms / denominator, np.nan)
         per_chunk = np.where(n_chunks > 0, n_output / n_chunks, np.nan)
         rate = np.where(e2e_ms > 0, n_output / (e2e_ms / 1e3), np.nan)
-    gaps_ms = np.diff(offsets) / 1e6
-    inside = np.ones(len(gaps_ms), dtype=bool)
-    starts = bounds[1:-1]
-    inside[starts[(starts > 0) & (starts < len(offsets))] - 1] = False  # between two requests
     gap_bounds = np.concatenate(([0], np.cumsum(np.maximum(n_chunks - 1, 0)))).astype(np.int64)
     return Derived(
         ok=status == "ok",
@@ -102,6 +116,6 @@ def derive(table: pa.Table) -> Derived:
         n_chunks=n_chunks,
         tokens_per_chunk=per_chunk,
         served_rate_tok_s=rate,
-        icl_ms=gaps_ms[inside],
+        icl_ms=_gaps(offsets, bounds) / 1e6,
         icl_bounds=gap_bounds,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from assay.errors import Incomplete
 
 PHASE_KEY = "assay.phase"
 """Key of the file's metadata: JSON with the wall-clock anchor and the bounds of the measured phase."""
+BATCH_ROWS = 16_384
+BATCH_EVENTS = 1 << 17
+_EVENTS = "chunk_offsets_ns"
 
 _I64, _I32, _STR, _BOOL = pa.int64(), pa.int32(), pa.string(), pa.bool_()
 
@@ -60,26 +64,62 @@ REQUEST_SCHEMA = pa.schema(
 )
 
 
+@contextmanager
+def _faults_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Incomplete(f"{path}: not there") from error
+    except (OSError, pa.ArrowException) as error:
+        raise Incomplete(f"{path}: cannot be read: {error}") from error
+
+
+def _require(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise Incomplete(f"{path}: has no column {', '.join(missing)}")
+
+
 def read_requests(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """All rows of a ``requests.parquet``, with all columns or those asked for.
 
     Raises Incomplete when it is missing, broken or lacks a column.
     """
-    try:
-        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
-            table = file.read(columns=columns)
-    except FileNotFoundError as error:
-        raise Incomplete(f"{path}: not there") from error
-    except (OSError, pa.ArrowException) as error:
-        raise Incomplete(f"{path}: cannot be read: {error}") from error
-    missing = [name for name in columns or REQUEST_SCHEMA.names if name not in table.column_names]
-    if missing:
-        raise Incomplete(f"{path}: has no column {', '.join(missing)}")
+    with _faults_named(path), pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+        table = file.read(columns=columns)
+    _require(path, columns or REQUEST_SCHEMA.names, table.column_names)
     return table
 
 
-def phase_of(table: pa.Table) -> dict[str, Any]:
-    """The phase's facts out of the file's metadata; empty when there are none."""
-    raw = (table.schema.metadata or {}).get(PHASE_KEY.encode())
+def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The same, some of the rows at a time, so that memory stays flat.
+
+    A part has at most BATCH_ROWS rows and, where the output events are asked for, about BATCH_EVENTS of them.
+    """
+    # Pre-buffered, all of the file that was read would stay in memory until its end.
+    with _faults_named(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        _require(path, columns, file.schema_arrow.names)
+        for batch in file.iter_batches(_batch_rows(file.metadata, columns), columns=list(columns)):
+            yield pa.Table.from_batches([batch])
+
+
+def _batch_rows(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
+    n_events = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        parts = (group.column(place) for place in range(group.num_columns))
+        n_events += sum(part.num_values for part in parts if part.path_in_schema.startswith(_EVENTS))
+    if not n_events or _EVENTS not in columns:
+        return BATCH_ROWS
+    return max(1, min(BATCH_ROWS, BATCH_EVENTS * int(metadata.num_rows) // n_events))
+
+
+def read_phase_facts(path: Path) -> dict[str, Any]:
+    """The phase's facts out of the file's metadata; empty when there are none.
+
+    Raises Incomplete when the file is missing or broken.
+    """
+    with _faults_named(path), pq.ParquetFile(path) as file:
+        raw = (file.schema_arrow.metadata or {}).get(PHASE_KEY.encode())
     value = json.loads(raw) if raw else {}
     return value if isinstance(value, dict) else {}

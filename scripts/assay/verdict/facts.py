@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from assay.errors import Incomplete
+from assay.records.requests import read_batches
 from assay.vocab import ErrorClass, RequestStatus
 
-BATCH_ROWS = 16_384
 _COLUMNS = [
     "session_id",
     "status",
@@ -186,14 +184,6 @@ def read_facts(paths: Iterable[Path]) -> RequestFacts:
     """Facts of the requests in ``paths`` together. Raises Incomplete naming a table that cannot be read."""
     facts = RequestFacts()
     for path in paths:
-        try:
-            with pq.ParquetFile(path) as reader:
-                for batch in reader.iter_batches(BATCH_ROWS, columns=_COLUMNS):
-                    table = pa.Table.from_batches([batch])
-                    ok = _count(facts, table)
-                    _measure(facts, table, ok)
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise Incomplete(
-                f"{path}: cannot be read as a table of requests: {type(error).__name__}"
-            ) from error
+        for table in read_batches(path, _COLUMNS):
+            _measure(facts, table, _count(facts, table))
     return facts

@@ -18,7 +18,7 @@ from assay.config.campaign import Campaign, campaign_files, load_campaign
 from assay.config.files import read_yaml
 from assay.errors import BadInput
 from assay.load import LoadSpec
-from assay.records.requests import PHASE_KEY, REQUEST_SCHEMA, phase_of, read_requests
+from assay.records.requests import PHASE_KEY, REQUEST_SCHEMA, read_phase_facts, read_requests
 from assay.stage import simulated
 from assay.stage.estimate import Estimate, state_of
 from assay.stage.local_prompts import check_local, read_local
@@ -308,7 +308,7 @@ def test_records_in_simulated_time(tmp_path: Path) -> None:
     assert table.column("t_send_ns").to_pylist() == [8000, 8008]
     assert table.column("t_first_token_ns").to_pylist() == [None, None]
     assert table.column("chunk_offsets_ns").to_pylist() == [[80, 160, 240], None]
-    assert phase_of(table) == {
+    assert read_phase_facts(tmp_path / "requests.parquet") == {
         "t_start_ns": 8000, "t_issue_end_ns": None, "window": True, "simulated_time": {"scale": 8},
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from assay.load.table import (
     RequestTableWriter,
     RowContext,
 )
-from assay.records.requests import phase_of, read_requests
+from assay.records.requests import read_phase_facts, read_requests
 
 PROMPTS = ["a", "b", "c"]
 T0_NS = 10**15
@@ -82,7 +82,7 @@ def test_every_row_once_and_few_groups(tmp_path: Path, n: int) -> None:
     with pq.ParquetFile(tmp_path / "requests.parquet") as file:
         sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
     assert sizes == [size for size in (min(n, ROWS_PER_GROUP), n - ROWS_PER_GROUP) if size > 0]
-    assert phase_of(read_requests(tmp_path / "requests.parquet")) == {"window": False}
+    assert read_phase_facts(tmp_path / "requests.parquet") == {"window": False}
 
 
 def test_a_slow_load_ends_its_row_groups_by_age(tmp_path: Path) -> None:
