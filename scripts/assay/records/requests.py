@@ -120,6 +120,6 @@ def read_phase_facts(path: Path) -> dict[str, Any]:
     Raises Incomplete when the file is missing or broken.
     """
     with _faults_named(path), pq.ParquetFile(path) as file:
-        raw = (file.schema_arrow.metadata or {}).get(PHASE_KEY.encode())
+        raw = (file.metadata.metadata or {}).get(PHASE_KEY.encode())
     value = json.loads(raw) if raw else {}
     return value if isinstance(value, dict) else {}
