@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.metrics.latency import Floats, column, difference_ms
+from assay.metrics.latency import Floats, column, difference_ms, statuses
 from assay.records.requests import read_requests
 from assay.vocab import LoadScreen, RequestStatus, Screen, ScreenResult
 
@@ -33,7 +33,7 @@ def length_screens(requests: Path, rate_per_s: float | None, phase_s: float | No
     ``rate_per_s`` is that of an open loop, ``phase_s`` how long requests were issued.
     """
     table = read_requests(requests, _COLUMNS)
-    ok = np.asarray(table.column("status").to_pylist(), dtype=object) == RequestStatus.OK.value
+    ok = statuses(table) == RequestStatus.OK.value
     output, requested = column(table, "n_output"), column(table, "n_requested")
     forced = np.asarray(table.column("ignore_eos").to_pylist(), dtype=bool) & ok & ~np.isnan(requested)
     at_length = np.asarray(table.column("finish_reason").to_pylist(), dtype=object) == "length"

@@ -16,8 +16,6 @@ P90_MIN_SAMPLES = 64
 P99_MIN_SAMPLES = 662
 INFINITE = "inf"
 """How positive infinity is written: JSON has no number for it."""
-
-
 QUANTILES = ((50, 1), (90, P90_MIN_SAMPLES), (99, P99_MIN_SAMPLES))
 """Each percentile, and how many samples it needs to stand on."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,8 @@ Floats = NDArray[np.float64]
 class Derived:
     """One value per row of the table, NaN where it cannot be known. Times in ms.
 
-    ``icl_ms`` holds the gaps of all requests one after the other; those of row i are
-    ``icl_ms[icl_bounds[i]:icl_bounds[i + 1]]``.
+    ``gaps_ns`` holds the gaps of all requests one after the other, and ``icl_ms`` the same in ms; those of row
+    i are ``icl_ms[icl_bounds[i]:icl_bounds[i + 1]]``.
     """
 
     ok: NDArray[np.bool_]
@@ -37,14 +38,16 @@ class Derived:
     n_chunks: NDArray[np.int64]
     tokens_per_chunk: Floats
     served_rate_tok_s: Floats
-    icl_ms: Floats
+    gaps_ns: NDArray[np.int64]
     icl_bounds: NDArray[np.int64]
 
     def icl_of(self, keep: NDArray[np.bool_]) -> Floats:
         """The gaps of the rows of ``keep``, in one array."""
-        if keep.all():
-            return self.icl_ms
-        return self.icl_ms[np.repeat(keep, np.diff(self.icl_bounds))]
+        return of_rows(self.gaps_ns, self.icl_bounds, keep) / 1e6
+
+    @cached_property
+    def icl_ms(self) -> Floats:
+        return self.gaps_ns / 1e6
 
 
 def column(table: pa.Table, name: str) -> Floats:
@@ -65,29 +68,32 @@ def chunk_offsets(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return lists_of(table.column("chunk_offsets_ns"))
 
 
-def gaps_of(table: pa.Table, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The gaps (ns) between output events of the rows of ``keep``, one after the other."""
+def gaps_of(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the gaps between output events in ns, bounds of shape rows + 1), as ``chunk_offsets`` gives the offsets."""
     offsets, bounds = chunk_offsets(table)
-    n_chunks = np.diff(bounds)
-    if not keep.all():
-        offsets, n_chunks = offsets[np.repeat(keep, n_chunks)], n_chunks[keep]
-        bounds = np.concatenate(([0], np.cumsum(n_chunks)))
-    return _gaps(offsets, bounds)
-
-
-def _gaps(offsets: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     gaps = np.diff(offsets)
     inside = np.ones(len(gaps), dtype=bool)
     starts = bounds[1:-1]
     inside[starts[(starts > 0) & (starts < len(offsets))] - 1] = False  # between two requests
-    return gaps[inside]
+    gap_bounds = np.concatenate(([0], np.cumsum(np.maximum(np.diff(bounds) - 1, 0)))).astype(np.int64)
+    return gaps[inside], gap_bounds
+
+
+def of_rows(gaps: NDArray[np.int64], bounds: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What ``gaps_of`` gave, of the rows of ``keep`` alone."""
+    return gaps if keep.all() else gaps[np.repeat(keep, np.diff(bounds))]
+
+
+def statuses(table: pa.Table) -> NDArray[np.object_]:
+    """The status of each request, to be compared with one."""
+    return np.asarray(table.column("status").to_pylist(), dtype=object)
 
 
 def derive(table: pa.Table) -> Derived:
     """Everything per request. Raises nothing for missing values: they are NaN."""
-    status = np.asarray(table.column("status").to_pylist(), dtype=object)
-    offsets, bounds = chunk_offsets(table)
-    n_chunks = np.diff(bounds)
+    status = statuses(table)
+    n_chunks = np.diff(chunk_offsets(table)[1])
+    gaps, gap_bounds = gaps_of(table)
     n_output = column(table, "n_output")
     n_first = column(table, "n_first_chunk")
     assumed = np.isnan(n_first)
@@ -98,7 +104,6 @@ def derive(table: pa.Table) -> Derived:
         tpot = np.where((denominator >= 1) & (n_chunks > 1), span_ms / denominator, np.nan)
         per_chunk = np.where(n_chunks > 0, n_output / n_chunks, np.nan)
         rate = np.where(e2e_ms > 0, n_output / (e2e_ms / 1e3), np.nan)
-    gap_bounds = np.concatenate(([0], np.cumsum(np.maximum(n_chunks - 1, 0)))).astype(np.int64)
     return Derived(
         ok=status == "ok",
         failed=status == "failed",
@@ -116,6 +121,6 @@ def derive(table: pa.Table) -> Derived:
         n_chunks=n_chunks,
         tokens_per_chunk=per_chunk,
         served_rate_tok_s=rate,
-        icl_ms=_gaps(offsets, bounds) / 1e6,
+        gaps_ns=gaps,
         icl_bounds=gap_bounds,
     )

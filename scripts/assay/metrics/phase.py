@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from assay.metrics.latency import Derived, Floats, chunk_offsets, column, derive, gaps_of
+from assay.metrics.latency import Derived, Floats, chunk_offsets, column, derive, gaps_of, of_rows, statuses
 from assay.metrics.order import Integers
-from assay.records.columns import numbers_of
+from assay.records.columns import extreme_of, numbers_of
 from assay.records.requests import read_batches
 from assay.vocab import RequestStatus
 
@@ -114,7 +112,8 @@ class Phase:
 
     def gaps_ns(self) -> Iterator[Integers]:
         """The gaps between output events of ok requests, read again."""
-        return (gaps_of(table, _is(table, RequestStatus.OK)) for table in self.read(_GAP_COLUMNS))
+        for table in self.read(_GAP_COLUMNS):
+            yield of_rows(*gaps_of(table), statuses(table) == RequestStatus.OK.value)
 
     def add(self, table: pa.Table) -> None:
         """Count some more rows."""
@@ -129,8 +128,8 @@ class Phase:
         self.timestamp_sources.update(_words(table, "timestamp_source"))
         self.events += int(derived.n_chunks.sum())
         self.coalesced += int(np.nansum(column(table, "n_coalesced")))
-        self.t_first_send_ns = _extreme(table, "t_send_ns", self.t_first_send_ns, min)
-        self.t_last_end_ns = _extreme(table, "t_end_ns", self.t_last_end_ns, max)
+        self.t_first_send_ns = extreme_of(table.column("t_send_ns"), min, self.t_first_send_ns)
+        self.t_last_end_ns = extreme_of(table.column("t_end_ns"), max, self.t_last_end_ns)
         self.ok_no_answer += int((ok & np.isnan(derived.ttfa_ms)).sum())
         sources = np.asarray(table.column("n_output_source").to_pylist(), dtype=object)[ok]
         self.ok_sources.update(word for word in sources.tolist() if word is not None)
@@ -144,7 +143,7 @@ class Phase:
             self.window_tokens += tokens_inside(table, derived, self.window_ns)
         for name in PER_REQUEST:
             self.values.setdefault(name, []).append(getattr(derived, name)[ok])
-        gaps = gaps_of(table, ok)
+        gaps = of_rows(derived.gaps_ns, derived.icl_bounds, ok)
         if len(gaps):
             low, high = int(gaps.min()), int(gaps.max())
             self.gap_low_ns = min(low, self.gap_low_ns) if self.gap_n else low
@@ -204,17 +203,5 @@ def tokens_inside(table: pa.Table, derived: Derived, window_ns: Window) -> float
     return float(weights[inside & np.repeat(derived.ok, counts)].sum())
 
 
-def _is(table: pa.Table, status: RequestStatus) -> NDArray[np.bool_]:
-    return np.array([word == status.value for word in table.column("status").to_pylist()], dtype=bool)
-
-
 def _words(table: pa.Table, name: str) -> list[str]:
     return [word for word in table.column(name).to_pylist() if word is not None]
-
-
-def _extreme(table: pa.Table, name: str, old: int | None, pick: Any) -> int | None:
-    values, valid = numbers_of(table.column(name))
-    if not valid.any():
-        return old
-    new = int(pick(values[valid].tolist()))
-    return new if old is None else int(pick(old, new))

@@ -6,7 +6,7 @@ client has better use for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,15 @@ def numbers_of(array: pa.Array | pa.ChunkedArray) -> tuple[NDArray[Any], NDArray
     bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8), bitorder="little")
     valid = bits[start : start + n].astype(bool)
     return np.where(valid, values, 0), valid
+
+
+def extreme_of(
+    array: pa.Array | pa.ChunkedArray, pick: Callable[[Iterable[int]], int], old: int | None = None
+) -> int | None:
+    """The ``min`` or ``max`` of the known values of an integer column and of ``old``; None without any."""
+    values, valid = numbers_of(array)
+    known = values[valid].tolist() + ([] if old is None else [old])
+    return pick(known) if known else None
 
 
 def lists_of(array: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

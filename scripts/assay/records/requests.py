@@ -104,14 +104,14 @@ def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _batch_rows(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
+    if _EVENTS not in columns:
+        return BATCH_ROWS
     n_events = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         parts = (group.column(place) for place in range(group.num_columns))
         n_events += sum(part.num_values for part in parts if part.path_in_schema.startswith(_EVENTS))
-    if not n_events or _EVENTS not in columns:
-        return BATCH_ROWS
-    return max(1, min(BATCH_ROWS, BATCH_EVENTS * int(metadata.num_rows) // n_events))
+    return max(1, min(BATCH_ROWS, BATCH_EVENTS * int(metadata.num_rows) // max(n_events, 1)))
 
 
 def read_phase_facts(path: Path) -> dict[str, Any]:

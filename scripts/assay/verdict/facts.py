@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from assay.metrics.latency import statuses
+from assay.records.columns import extreme_of, numbers_of
 from assay.records.requests import read_batches
 from assay.vocab import ErrorClass, RequestStatus
 
@@ -83,9 +85,8 @@ class RequestFacts:
 
 def _ints(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """(values with 0 where null, mask of the known)."""
-    column = table.column(name)
-    known = pc.is_valid(column).to_numpy(zero_copy_only=False)
-    return pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64), known
+    values, known = numbers_of(table.column(name))
+    return values.astype(np.int64), known
 
 
 def _flags(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +104,7 @@ def _larger(old: float | None, values: np.ndarray) -> float | None:
 
 def _count(facts: RequestFacts, table: pa.Table) -> np.ndarray:
     """Add the counts of one batch; returns the mask of its ok requests."""
-    status = np.asarray(table.column("status").to_pylist(), dtype=object)
+    status = statuses(table)
     ok: np.ndarray = np.equal(status, str(RequestStatus.OK)).astype(bool)
     facts.issued += len(status)
     facts.ok += int(ok.sum())
@@ -118,14 +119,8 @@ def _count(facts: RequestFacts, table: pa.Table) -> np.ndarray:
     for entry in pc.value_counts(table.column("session_id")).to_pylist():
         facts.sessions[entry["values"] or ""] += entry["counts"]
     facts.prompt_ids.update(pc.unique(table.column("prompt_id")).to_pylist())
-    send, send_known = _ints(table, "t_send_ns")
-    end, end_known = _ints(table, "t_end_ns")
-    if send_known.any():
-        first = int(send[send_known].min())
-        facts.t_first_send_ns = first if facts.t_first_send_ns is None else min(first, facts.t_first_send_ns)
-    if end_known.any():
-        last = int(end[end_known].max())
-        facts.t_last_end_ns = last if facts.t_last_end_ns is None else max(last, facts.t_last_end_ns)
+    facts.t_first_send_ns = extreme_of(table.column("t_send_ns"), min, facts.t_first_send_ns)
+    facts.t_last_end_ns = extreme_of(table.column("t_end_ns"), max, facts.t_last_end_ns)
     return ok
 
 
