@@ -66,6 +66,8 @@ once, with one event a write, and with normal weights.
 ### Paced: 200 ms to the first token, 20 ms between tokens
 Errors are absolute differences to the server's log, p99 over all gaps and requests. The send stamp is taken in user
 space before the first byte is handed to the kernel; the first-token error therefore has the server's wake-up in it.
+On loopback the server's core takes both stamps of an event, the log's before the write and the kernel's on receipt: a
+gap error is that core stopped between the two, for 0.1 to 0.2 ms at a time where the host is busy.
 All requests are equally long, so all streams end together: each round of them is a burst of ends and sends.
 *delivered* is what was in flight at the server over what was asked, from the first to the last request.
 
