@@ -65,6 +65,7 @@ class ScriptedServer:
         pages: dict[str, Callable[[], str]] | None = None,
         tls: ssl.SSLContext | None = None,
         tokenize: Callable[[str], int] | None = None,
+        port: int = 0,
     ) -> None:
         self._play, self._pages, self._tls, self._tokenize = play, pages or {}, tls, tokenize
         self._lock = threading.Lock()
@@ -75,7 +76,7 @@ class ScriptedServer:
         self.in_flight = 0
         self.max_in_flight = 0
         self.stopped = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=2_048)
         self.port = self._listener.getsockname()[1]
 
     @property

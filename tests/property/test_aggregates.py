@@ -192,7 +192,7 @@ def test_windows_are_pooled_by_sums() -> None:
     slow, fast, cut = (
         Phase(lambda _columns: [], ok=10, issued=10, ok_output=Total(10, 0, 100)) for _ in range(3)
     )
-    fast.t_first_send_ns = slow.t_first_send_ns = 0
+    fast.t_first_ns = slow.t_first_ns = 0
     fast.t_last_end_ns, slow.t_last_end_ns = 10**9, 3 * 10**9
     pooled = pool([slow, fast], None)
     assert (pooled["output_tok_s"], pooled["output_tokens"], pooled["requests_s"]) == (50.0, 200, 5.0)

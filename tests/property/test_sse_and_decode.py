@@ -154,8 +154,8 @@ def test_recognised_events_are_what_decoding_gives(
     for piece, t_ns in zip(chunks, times, strict=True):
         for i in range(len(piece)):
             slow.feed([piece[i : i + 1]], [t_ns])
-    fast.close(9_999)
-    slow.close(9_999)
+    fast.close()
+    slow.close()
     assert outcome(fast) == outcome(slow)
     written = [
         t_ns
@@ -173,7 +173,7 @@ def test_most_events_are_recognised_without_decoding() -> None:
     from assay.load import decode
 
     calls = 0
-    real = decode._decode_json
+    real = decode.decode_json
 
     def counting(data: bytes) -> Any:
         nonlocal calls
@@ -184,13 +184,13 @@ def test_most_events_are_recognised_without_decoding() -> None:
         b'data: {"choices":[{"index":0,"delta":{"content":" w%d"},"finish_reason":null}]}\n\n' % i
         for i in range(1_000)
     ]
-    decode._decode_json = counting  # type: ignore[assignment]
+    decode.decode_json = counting  # type: ignore[assignment]
     try:
         decoder = StreamDecoder()
         for i in range(0, 1_000, 50):
             decoder.feed(chunks[i : i + 50], list(range(i, i + 50)))
     finally:
-        decode._decode_json = real
+        decode.decode_json = real
     assert len(decoder.output_times) == 1_000
     assert calls < 10
 
@@ -200,7 +200,7 @@ def test_a_body_is_bounded_and_keeps_both_ends() -> None:
     decoder = StreamDecoder()
     for i in range(3_000):
         decoder.feed([b'data: {"n": %d}\n\n' % i], [i])
-    body = decoder.body()
+    body = decoder.kept.text()
     assert len(body) < 20_000
     assert '"n": 0}' in body
     assert '"n": 2999}' in body

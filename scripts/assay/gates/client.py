@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from assay.gates.reasons import GateReason
-from assay.records.redact import redact, secret_words
+from assay.records.redact import redact, redact_cut, secret_words
 from assay.session.chat_tokens import Endpoint
 
 MAX_BODY_BYTES = 8 << 20
@@ -115,6 +115,12 @@ class ChatClient:
         for secret in self._secrets:
             if secret in json.dumps(record["response"], ensure_ascii=False):
                 record["response"] = _replaced(record["response"], secret)
+        response = record["response"]  # headers and a body without events were cut, maybe inside a key
+        response["headers"] = {
+            name: redact_cut(value, self._secrets) for name, value in response["headers"].items()
+        }
+        if response.get("body"):
+            response["body"] = redact_cut(response["body"], self._secrets)
         return record
 
 

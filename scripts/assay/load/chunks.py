@@ -12,7 +12,10 @@ NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 COUNT_LIMIT = 1 << 24
 """No request has sixteen million tokens: a count above is not believed."""
 _FAILED_FINISHES = frozenset(
-    {"abort", "aborted", "cancel", "cancelled", "canceled", "error", "fail", "failed", "failure", "timeout"}
+    {
+        *("abort", "aborted", "cancel", "cancelled", "canceled", "error", "fail", "failed", "failure"),
+        *("timeout", "insufficient_system_resource"),
+    }
 )
 
 
@@ -31,32 +34,29 @@ def is_error_object(value: dict[str, Any]) -> bool:
 
     An ``error`` that is something, at the top, in a choice or in a delta; ``object`` or ``type`` that says
     so; or, where neither choices nor usage came, the other shapes: ``detail``, ``errors``, ``error_code``,
-    ``code`` with ``message``.
+    ``code`` or a ``status`` of 400 or more with ``message``, ``success`` that is false.
     """
-    if _is_something(value.get("error")) or value.get("object") == "error" or value.get("type") == "error":
+    if value.get("error") or value.get("object") == "error" or value.get("type") == "error":
         return True
     choices = value.get("choices")
-    if isinstance(choices, list):
+    if choices and isinstance(choices, list):
         return any(_choice_has_error(choice) for choice in choices if isinstance(choice, dict))
-    if choices is not None or isinstance(value.get("usage"), dict):
+    if (choices is not None and not isinstance(choices, list)) or isinstance(value.get("usage"), dict):
         return False
+    status = value.get("status")
+    has_status = type(status) is int and status >= 400
     return (
-        any(_is_something(value.get(key)) for key in ("detail", "errors", "error_code", "error_message"))
-        or (_is_something(value.get("code")) and isinstance(value.get("message"), str))
-        or value.get("status") in ("error", "failed")
+        any(value.get(key) for key in ("detail", "errors", "error_code", "error_message"))
+        or ((bool(value.get("code")) or has_status) and isinstance(value.get("message"), str))
+        or status in ("error", "failed")
+        or value.get("success") is False
         or str(value.get("type", "")).lower().endswith("error")
     )
 
 
-def _is_something(error: object) -> bool:
-    return error is not None and error is not False and error != "" and error != []
-
-
 def _choice_has_error(choice: dict[str, Any]) -> bool:
     delta = choice.get("delta")
-    return _is_something(choice.get("error")) or (
-        isinstance(delta, dict) and _is_something(delta.get("error"))
-    )
+    return bool(choice.get("error")) or (isinstance(delta, dict) and bool(delta.get("error")))
 
 
 def is_failed_finish(reason: str) -> bool:
@@ -83,8 +83,14 @@ def output_of_choice(choice: dict[str, Any]) -> tuple[str, str, bool]:
     )
 
 
-def text_event(data: bytes) -> tuple[str, bool, object] | None:
-    """(its text, is it answer text, everything else) of an event with one text and nothing to count.
+def index_of_choice(choice: dict[str, Any]) -> int:
+    """Which of the answers to one prompt it belongs to; 0 where it does not say."""
+    index = choice.get("index")
+    return index if type(index) is int else 0
+
+
+def text_event(data: bytes) -> tuple[str, bool, int, object] | None:
+    """(its text, is it answer text, index of its choice, all else) of an event with one text, nothing to count.
 
     None when the event carries more than one text, a finish, a usage, a tool call or an error: such events
     are always decoded.
@@ -108,4 +114,4 @@ def text_event(data: bytes) -> tuple[str, bool, object] | None:
     if len(keys) != 1:
         return None
     place[keys[0]] = None
-    return text, bool(answer), value
+    return text, bool(answer), index_of_choice(choice), value

@@ -57,3 +57,13 @@ class StampClock:
         if abs(offset - self.offset_ns) > uncertainty + self.uncertainty_ns + _SLACK_NS:
             self.n_steps += 1
         self.offset_ns, self.uncertainty_ns = offset, uncertainty
+
+    def is_wrong(self, stamp_ns: int, t_send_ns: int) -> bool:
+        """Of a stamp before its request was sent, or in the future: pair the clocks again, was it the clock?
+
+        False: the stamp is right, and what it is of came before the request.
+        """
+        realtime_ns, n_steps = stamp_ns + self.offset_ns, self.n_steps
+        self.refresh()
+        earliest_ns = t_send_ns - self.uncertainty_ns - _SLACK_NS
+        return self.n_steps != n_steps or realtime_ns - self.offset_ns >= earliest_ns

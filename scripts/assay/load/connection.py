@@ -237,7 +237,11 @@ class Connection:
             seconds, nanoseconds = unpack_timespec(ancillary[0][2])
             t_ns = seconds * 1_000_000_000 + nanoseconds - self.clock.offset_ns
             if exchange is not None and not (exchange.t_send_ns or 0) <= t_ns <= _monotonic_ns():
-                t_ns = self._mistrusted(exchange)
+                if self.clock.is_wrong(t_ns, exchange.t_send_ns or 0):
+                    t_ns, exchange.stamped_by_kernel = _monotonic_ns(), False
+                elif self._ssl is None:  # of TLS it may be a message of its own
+                    self._lost("the answer came before its request", _monotonic_ns(), ErrorClass.PROTOCOL)
+                    return
         else:
             t_ns = _monotonic_ns()
             if exchange is not None:
@@ -251,12 +255,6 @@ class Connection:
             self.close()  # bytes nobody asked for: this connection is of no use any more
             return
         self._parse(_VIEW[:n])
-
-    def _mistrusted(self, exchange: Exchange) -> int:
-        """The stamp cannot be: the wall clock was set. Pair the clocks again."""
-        self.clock.refresh()
-        exchange.stamped_by_kernel = False
-        return _monotonic_ns()
 
     def _read_tls(self) -> None:
         assert self._ssl is not None
@@ -396,3 +394,4 @@ class Connection:
         else:  # the end of an interim response
             self._header_bytes = 0
             self._sized = False
+            self._encoding = None

@@ -12,24 +12,23 @@ import re
 from array import array
 from typing import Any
 
+from assay.load.body import KeptBody
 from assay.load.chunks import (
     NOT_JSON,
     count_or_none,
     decode_json,
     decode_loosely,
+    index_of_choice,
     is_error_object,
     is_failed_finish,
     output_of_choice,
     text_event,
 )
-from assay.load.sse import EventTooLong, SseEvent, SseParser
+from assay.load.sse import BARE_JSON, ERROR, EventTooLong, SseEvent, SseParser
 
-BODY_HEAD_BYTES = 8 << 10
-BODY_TAIL_BYTES = 8 << 10
 TEXT_LIMIT_BYTES = 4 << 20
 ERROR_TEXT_LIMIT = 2_000
 
-_decode_json = decode_json
 _UNSAFE = re.compile(rb'[\x00-\x1f"\\]')  # what may not stand in a string literal as it is, or ends it
 _TEXT_KEY = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"')
 _THINK = b"<think>"
@@ -43,21 +42,22 @@ class StreamDecoder:
     __slots__ = (
         "_answer",
         "_delimiter",
-        "_head",
-        "_head_bytes",
         "_is_plain",
         "_learned_in_vain",
+        "_n_counted",
+        "_open",
         "_prefix",
         "_reasoning",
         "_sse",
         "_suffix",
-        "_tail",
+        "_t_last_ns",
+        "_template_choice",
         "_template_is_answer",
         "_text_bytes",
         "_think_tail",
         "error_text",
         "finish_reason",
-        "n_bytes",
+        "kept",
         "n_cached",
         "n_events",
         "n_first_chunk",
@@ -81,16 +81,17 @@ class StreamDecoder:
         self._prefix: bytes | None = None
         self._suffix = self._delimiter = b""
         self._template_is_answer = True
+        self._template_choice = 0
         self._learned_in_vain = 0
+        self._open: set[int] = set()  # choices with output and, since then, no finish
+        self._n_counted = 0  # output events that had come when usage last told their tokens
+        self._t_last_ns = 0
         self._is_plain = False  # the event just decoded had one text and no finish, usage or tool call
-        self._head: list[bytes] = []
-        self._head_bytes = 0
-        self._tail: list[bytes] = []
         self._answer: list[bytes] = []
         self._reasoning: list[bytes] = []
         self._text_bytes = 0
         self._think_tail = b""
-        self.n_bytes = 0
+        self.kept = KeptBody()
         self.n_events = 0
         self.output_times = array("q")
         self.t_first_event_ns: int | None = None
@@ -114,7 +115,8 @@ class StreamDecoder:
 
     def feed(self, chunks: list[bytes], times: list[int]) -> None:
         """Take the next pieces of the body, each with the time it was received."""
-        self._keep_body(chunks)
+        self.kept.keep(chunks)
+        self._t_last_ns = times[-1]
         at, n = 0, len(chunks)
         while at < n:
             chunk = chunks[at]
@@ -127,23 +129,12 @@ class StreamDecoder:
             self._feed_slowly(chunk, times[at])
             at += 1
 
-    def close(self, t_ns: int) -> None:
-        """The body ended cleanly at ``t_ns``."""
+    def close(self) -> None:
+        """The body ended cleanly. What was left of it came with its last bytes, not with its end."""
         for event in self._sse.close():
-            self._event(event, t_ns)
-        if self.n_events == 0 and self.n_bytes and self.protocol_error is None and not self._sse.is_stream:
+            self._event(event, self._t_last_ns)
+        if self.kept.n_bytes and self.protocol_error is None and not self._sse.is_stream:
             self._not_a_stream()
-
-    def body(self) -> str:
-        """What was received, bounded: its head and its tail."""
-        head = b"".join(self._head)[:BODY_HEAD_BYTES]
-        rest = self.n_bytes - len(head)
-        if rest <= 0:
-            return head.decode("utf-8", "replace")
-        tail = b"".join(self._tail)[-min(rest, BODY_TAIL_BYTES) :]
-        gap = rest - len(tail)
-        middle = f"\n[... {gap} bytes left out ...]\n" if gap else ""
-        return head.decode("utf-8", "replace") + middle + tail.decode("utf-8", "replace")
 
     def texts(self) -> tuple[str, str] | None:
         """(reasoning, answer) as text, or None when it was too long or partly tool calls."""
@@ -154,17 +145,23 @@ class StreamDecoder:
         except UnicodeDecodeError:
             return None
 
-    def _keep_body(self, chunks: list[bytes]) -> None:
-        n_bytes = sum(map(len, chunks))
-        self.n_bytes += n_bytes
-        if self._head_bytes < BODY_HEAD_BYTES:
-            piece = b"".join(chunks)[: BODY_HEAD_BYTES - self._head_bytes]
-            self._head.append(piece)
-            self._head_bytes += len(piece)
-        if len(chunks) >= 16:
-            self._tail = [chunk[-BODY_TAIL_BYTES:] for chunk in chunks[-16:]]
-        else:
-            self._tail = [*self._tail, *(chunk[-BODY_TAIL_BYTES:] for chunk in chunks)][-16:]
+    @property
+    def is_whole(self) -> bool:
+        """All that was to come came: ``[DONE]``, or a finish of every choice with no output after it."""
+        return self.t_done_ns is not None or (self.terminal_seen and not self._open)
+
+    @property
+    def n_output_told(self) -> int | None:
+        """Output tokens as usage says; None where output came after it, or it says 0 of what has output."""
+        if self._n_counted < len(self.output_times):
+            return None
+        return self.n_output or (None if self.output_times else self.n_output)
+
+    @property
+    def n_first_told(self) -> int | None:
+        """Tokens of the first output event; None where usage said no more later on: it told the whole."""
+        whole = len(self.output_times) > 1 and self.n_first_chunk == self.n_output
+        return None if whole else self.n_first_chunk
 
     # ------------------------------------------------------------------ events
 
@@ -215,6 +212,7 @@ class StreamDecoder:
         self._learned_in_vain = 0
         self.n_events += n
         self.output_times.extend(times[at : at + n])
+        self._open.add(self._template_choice)
         if self._template_is_answer and self.t_first_answer_ns is None:
             self.t_first_answer_ns = times[at]
         self._keep_text(text, self._template_is_answer)
@@ -236,12 +234,16 @@ class StreamDecoder:
             self._suffix = data[end:] + b"\n\n"
             self._delimiter = self._suffix + self._prefix
             self._template_is_answer = found[1]
+            self._template_choice = found[2]
             self._learned_in_vain += 1
             return
 
     def _event(self, event: SseEvent, t_ns: int) -> None:
         data = event.data.strip()
-        if not data:
+        if event.name == BARE_JSON:
+            self._bare_json(data)
+            return
+        if not data and event.name != ERROR:
             return  # a keep-alive
         self.n_events += 1
         if self.t_first_event_ns is None:
@@ -250,27 +252,32 @@ class StreamDecoder:
             self.terminal_seen = True
             self.t_done_ns = self.t_done_ns or t_ns
             return
+        value: Any = None
+        why = None
         try:
             value = self._decoded(data)
+            if not isinstance(value, dict):
+                why = "an event is not a JSON object"
         except NOT_JSON as error:
-            if event.name == b"error":
-                self._error(data.decode("utf-8", "replace"))
-            elif self.protocol_error is None:
-                self.protocol_error = f"an event is not JSON: {error}"[:ERROR_TEXT_LIMIT]
-            return
-        if not isinstance(value, dict):
-            if event.name == b"error":
-                self._error(data.decode("utf-8", "replace"))
-            elif self.protocol_error is None:
-                self.protocol_error = "an event is not a JSON object"
-            return
-        if event.name == b"error" or is_error_object(value):
-            self._error(data.decode("utf-8", "replace"))
-        self._object(value, t_ns)
+            why = f"an event is not JSON: {error}"[:ERROR_TEXT_LIMIT]
+        if event.name == ERROR or (why is None and is_error_object(value)):
+            self._error(data.decode("utf-8", "replace") or "an error event without data")
+        elif why is not None:
+            self.protocol_error = self.protocol_error or why
+        if why is None:
+            self._object(value, t_ns)
+
+    def _bare_json(self, line: bytes) -> None:
+        try:
+            value = decode_json(line)
+        except NOT_JSON:
+            return  # a line that is no field carries nothing
+        if isinstance(value, dict) and is_error_object(value):
+            self._error(line.decode("utf-8", "replace"))
 
     def _decoded(self, data: bytes) -> Any:
         try:
-            return _decode_json(data)
+            return decode_json(data)
         except NOT_JSON as error:
             try:
                 value = decode_loosely(data)
@@ -286,12 +293,18 @@ class StreamDecoder:
             if not isinstance(choice, dict):
                 continue
             a, r, tool = output_of_choice(choice)
+            number = index_of_choice(choice)
+            if a or r or tool:
+                self._open.add(number)
             answer, reasoning, tools = answer + a, reasoning + r, tools or tool
             reason = choice.get("finish_reason")
             if isinstance(reason, dict):  # SGLang's own form
                 reason = reason.get("type")
             if isinstance(reason, str) and reason:
                 finish = reason
+                self._open.discard(number)
+            if number:
+                self.text_complete = False  # one of several answers: their texts are mixed here
         if finish is not None:
             self.finish_reason = finish[:100].encode("utf-8", "replace").decode()
             self.terminal_seen = True
@@ -299,7 +312,10 @@ class StreamDecoder:
                 self._error(f"finish_reason {self.finish_reason}")
         usage = value.get("usage")
         n_output = self._usage(usage) if isinstance(usage, dict) else None
-        if not (answer or reasoning or tools):
+        has_output = bool(answer or reasoning or tools)
+        if n_output is not None:
+            self._n_counted = len(self.output_times) + has_output
+        if not has_output:
             return
         if not self.output_times and finish is None and n_output:
             self.n_first_chunk = n_output
@@ -360,11 +376,11 @@ class StreamDecoder:
     def _not_a_stream(self) -> None:
         """A 200 body without one event: an error object in plain JSON is an error, all else no stream."""
         try:
-            value = _decode_json(b"".join(self._head))
+            value = decode_json(self.kept.head)
         except NOT_JSON:
             value = None
         if isinstance(value, dict) and is_error_object(value):
-            self._error(self.body())
+            self._error(self.kept.text())
         else:
             self.protocol_error = "the body has no server-sent event"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from assay.load.decode import BODY_HEAD_BYTES, BODY_TAIL_BYTES, ERROR_TEXT_LIMIT, StreamDecoder
+from assay.load.body import parts
+from assay.load.decode import ERROR_TEXT_LIMIT, StreamDecoder
 from assay.load.journal import Row
-from assay.records.redact import redact
+from assay.records.redact import redact, redact_cut
 from assay.vocab import ErrorClass, RequestStatus
 
 DECODE_BATCH = 64
@@ -27,8 +28,6 @@ class Exchange:
         "decode_at",
         "decoder",
         "done",
-        "error_body",
-        "error_body_bytes",
         "index",
         "measured",
         "n_resent",
@@ -56,8 +55,6 @@ class Exchange:
         self.chunks: list[bytes] = []
         self.times: list[int] = []
         self.decoder = StreamDecoder()
-        self.error_body: list[bytes] = []
-        self.error_body_bytes = 0
         self.done = False
         self.n_resent = 0
         self.connection: Any = None  # the one that carries it, while it runs
@@ -70,30 +67,20 @@ class Exchange:
             return
         if self.status_code == 200 and self.content_encoding is None:
             self.decoder.feed(chunks, times)
-            chunks.clear()  # the connection holds on to these two lists
-            times.clear()
-            return
-        for chunk in chunks:
-            room = BODY_HEAD_BYTES + BODY_TAIL_BYTES - self.error_body_bytes
-            if room > 0:
-                self.error_body.append(chunk[:room])
-                self.error_body_bytes += min(len(chunk), room)
-        chunks.clear()
+        else:
+            self.decoder.kept.keep(chunks)
+        chunks.clear()  # the connection holds on to these two lists
         times.clear()
 
     def is_held_open(self, now_ns: int) -> bool:
         """The stream said that it is done a while ago, and the server did not end the response."""
-        before_ns = now_ns - HELD_OPEN_NS
-        if self.times and self.times[-1] > before_ns:
-            return False
         self.decode()
         done_ns = self.decoder.t_done_ns
-        return done_ns is not None and done_ns <= before_ns
+        return done_ns is not None and done_ns <= now_ns - HELD_OPEN_NS
 
     def release(self) -> None:
         """Drop what is on record now: the list of deadlines may hold this object for a while yet."""
         self.decoder = StreamDecoder.__new__(StreamDecoder)
-        self.error_body = []
 
     def row(
         self, t_end_ns: int, failure: tuple[ErrorClass, str] | None, incomplete: str | None, texts: bool
@@ -107,22 +94,19 @@ class Exchange:
         ended_by_us = incomplete is not None or (failure is not None and failure[0] is ErrorClass.TIMEOUT)
         if ended_by_us and decoder.t_done_ns is not None:
             # All had come; only the end of the response was missing.
-            failure, incomplete, t_end_ns = None, None, decoder.t_done_ns
-        n_output = decoder.n_output or None  # with output, 0 is not the number of its tokens
-        if not decoder.output_times:
-            n_output = decoder.n_output
+            failure, incomplete = None, None
+            t_end_ns = max([decoder.t_done_ns, *decoder.output_times[-1:]])
         if (
             failure is None
             and incomplete is None
             and self.status_code == 200
             and self.content_encoding is None
         ):
-            decoder.close(t_end_ns)
+            decoder.close()
         status, error_class, error_text = self._judge(failure, incomplete)
         ok = status is RequestStatus.OK
-        body: str | None = None
-        if not ok:
-            body = b"".join(self.error_body).decode("utf-8", "replace") if self.error_body else decoder.body()
+        body = None if ok else decoder.kept.text()
+        n_output = decoder.n_output_told
         stamped = self.t_headers_ns is not None
         return Row(
             self.index,
@@ -148,7 +132,7 @@ class Exchange:
             _within(decoder.n_cached, decoder.n_prompt),
             n_output,
             _within(decoder.n_reasoning, n_output),
-            decoder.n_first_chunk,
+            decoder.n_first_told,
             decoder.reasoning_seen,
             decoder.think_tag_seen,
             self.n_resent,
@@ -164,7 +148,9 @@ class Exchange:
         if incomplete is not None:
             return RequestStatus.INCOMPLETE, None, incomplete
         failed = RequestStatus.FAILED
-        if failure is not None and failure[0] in (ErrorClass.TIMEOUT, ErrorClass.CLIENT):
+        if failure is not None and failure[0] is ErrorClass.CLIENT:
+            return failed, *failure
+        if failure is not None and failure[0] is ErrorClass.TIMEOUT and decoder.error_text is None:
             return failed, *failure
         if self.status_code is not None and self.status_code != 200:
             return failed, ErrorClass.HTTP_STATUS, f"HTTP status {self.status_code}"
@@ -176,8 +162,10 @@ class Exchange:
             return failed, *failure
         if decoder.protocol_error is not None:
             return failed, ErrorClass.PROTOCOL, decoder.protocol_error
-        if not decoder.terminal_seen:
+        if not decoder.is_whole:
             why = failure[1] if failure else "the body ended"
+            if decoder.terminal_seen:
+                return failed, ErrorClass.TRUNCATED, f"output without a finish after it: {why}"
             return failed, ErrorClass.TRUNCATED, f"no terminal marker: {why}"
         if not decoder.output_times:
             return failed, ErrorClass.NO_OUTPUT, "a terminal marker, but no output"
@@ -194,6 +182,6 @@ def redact_row(row: Row, secrets: Sequence[str]) -> None:
     for name in ("body", "error_text", "finish_reason"):
         text = getattr(row, name)
         if text:
-            setattr(row, name, redact(text, secrets))
+            setattr(row, name, "".join(redact_cut(part, secrets) for part in parts(text)))
     if row.texts is not None and any(redact(text, secrets) != text for text in row.texts):
         row.texts = None  # its tokens cannot be counted later: unknown is better than wrong

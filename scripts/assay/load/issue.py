@@ -114,6 +114,9 @@ class ClosedLoop:
             return
         self._sender.issue(stream, index, True, t_scheduled_ns)
 
+    def abandon(self, now_ns: int) -> None:
+        """Nothing to record: a stream has nothing due while it waits."""
+
     def is_done(self, now_ns: int) -> bool:
         """No further request of the measured phase will be issued."""
         if self.stopped or self._exhausted:
@@ -187,15 +190,26 @@ class OpenLoop:
         return now_ns >= self._t_start_ns + self._ramp_ns
 
     def on_time(self, now_ns: int) -> None:
-        while self._next_one is not None and self._next_one[0] <= now_ns and not self.stopped:
+        self._take_due(now_ns)
+        self._send_waiting()
+        if self._waiting and self._t_end_ns is not None and now_ns >= self._t_end_ns:
+            self._give_up(now_ns, "never sent: every slot was busy")
+
+    def abandon(self, now_ns: int) -> None:
+        """The load ends before its schedule: what was due until now is on record as never sent."""
+        self._take_due(now_ns)
+        self._give_up(now_ns, "never sent: the load was stopped")
+
+    def _take_due(self, now_ns: int) -> None:
+        while self._next_one is not None and self._next_one[0] <= now_ns:
             due_ns, index, measured = self._next_one
             self._waiting.append((index, measured, due_ns))
             self._advance()
-        self._send_waiting()
-        if self._waiting and self._t_end_ns is not None and now_ns >= self._t_end_ns:
-            for index, measured, due_ns in self._waiting:
-                self._sender.give_up(index, measured, due_ns, now_ns, "never sent: every slot was busy")
-            self._waiting.clear()
+
+    def _give_up(self, now_ns: int, why: str) -> None:
+        for index, measured, due_ns in self._waiting:
+            self._sender.give_up(index, measured, due_ns, now_ns, why)
+        self._waiting.clear()
 
     def _send_waiting(self) -> None:
         cap = self._plan.in_flight_cap

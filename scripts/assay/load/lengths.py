@@ -46,7 +46,12 @@ def length_screens(requests: Path, rate_per_s: float | None, phase_s: float | No
             output,
             column(table, "n_output_tokenizer"),
         ),
-        _schedule_kept(difference_ms(table, "t_send_ns", "t_scheduled_ns"), rate_per_s, phase_s),
+        _schedule_kept(
+            difference_ms(table, "t_send_ns", "t_scheduled_ns"),
+            statuses(table) == RequestStatus.INCOMPLETE.value,
+            rate_per_s,
+            phase_s,
+        ),
     ]
 
 
@@ -109,12 +114,17 @@ def _near(screen: Screen, ok: Mask, told: Floats, wanted: Floats) -> dict[str, A
     return _screen(screen.value, not is_off.any(), measured, threshold, reason)
 
 
-def _schedule_kept(delays_ms: Floats, rate_per_s: float | None, phase_s: float | None) -> dict[str, Any]:
+def _schedule_kept(
+    delays_ms: Floats, incomplete: Mask, rate_per_s: float | None, phase_s: float | None
+) -> dict[str, Any]:
     name = LoadScreen.SCHEDULE_KEPT.value
     if rate_per_s is None or not phase_s or not len(delays_ms):
         return _screen(name, None, {}, None, "there is no schedule: the loop is closed, or nothing was due")
-    unsent = np.isnan(delays_ms)
-    p99 = float(np.percentile(delays_ms[~unsent], 99)) if not unsent.all() else None
+    sent = ~np.isnan(delays_ms)
+    unsent = incomplete & ~sent  # one without a connection was tried when it was due: the server failed it
+    if not sent.any() and not unsent.any():
+        return _screen(name, None, {}, None, "no request found a connection")
+    p99 = float(np.percentile(delays_ms[sent], 99)) if sent.any() else None
     limit_ms = max(LATE_SHARE * phase_s * 1e3, 1e3 / rate_per_s, LATE_FLOOR_MS)
     measured = {"n": len(delays_ms), "delay_p99_ms": p99, "never_sent": int(unsent.sum())}
     threshold = {"delay_p99_ms": limit_ms, "never_sent": 0}

@@ -280,10 +280,12 @@ class _Phase:
         assert self._crew is not None
         self._count_held()
         start_ns = self.facts["t_start_ns"]
+        self.facts["t_issue_end_ns"] = self.t_last_send_ns
+        ran_out = self.spec.requests is not None and sum(self.counts.values()) >= self.spec.requests
         if self.spec.duration_s is not None and start_ns is not None:
-            self.facts["t_issue_end_ns"] = start_ns + round(self.spec.duration_s * 1e9)
-        else:
-            self.facts["t_issue_end_ns"] = self.t_last_send_ns
+            end_ns = start_ns + round(self.spec.duration_s * 1e9)
+            # Both limits: the first that came ended the issuing.
+            self.facts["t_issue_end_ns"] = min(end_ns, self.t_last_send_ns or end_ns) if ran_out else end_ns
         phase = {
             "anchor": self.facts.get("anchor"),
             "t_start_ns": start_ns,

@@ -94,15 +94,21 @@ def trace(times: Times, levels: Times, start_ns: int, end_ns: int) -> list[dict[
 
 
 def concurrency_reached(
-    asked: int, times: Times, levels: Times, issue_end_ns: int, gauge_samples: Sequence[dict[str, Any]]
+    asked: int,
+    times: Times,
+    levels: Times,
+    due_ns: int,
+    issue_end_ns: int,
+    gauge_samples: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """The claim of N in flight, checked at the client and, where its gauges were read, at the server.
 
-    The window runs from when N was reached (else the first send) to the end of the issuing.
+    The window runs from when N was reached, at the latest from ``due_ns``, when every stream was to have
+    started, to the end of the issuing.
     """
     highest = int(levels.max()) if len(levels) else 0
     reached = np.flatnonzero(levels >= asked)
-    start_ns = int(times[reached[0]]) if len(reached) else (int(times[0]) if len(times) else 0)
+    start_ns = min(int(times[reached[0]]), due_ns) if len(reached) else due_ns
     mean = mean_in_flight(times, levels, start_ns, issue_end_ns)
     share = _weighted(times, (levels >= asked).astype(np.float64), start_ns, issue_end_ns)
     known = [
@@ -126,7 +132,7 @@ def concurrency_reached(
             "max": highest,
             "mean": mean,
             "share_at_n": share,
-            "t_reached_ns": start_ns if len(reached) else None,
+            "t_reached_ns": int(times[reached[0]]) if len(reached) else None,
             "server_max": server_max,
             "server_samples": len(known),
             "server_agrees": server_agrees,

@@ -8,9 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.load import proof
+from assay.load.issue import START_GAP_NS
 from assay.load.processes import Crew
 from assay.load.spec import LoadSpec, public_spec
 from assay.vocab import LoadScreen, Reason, RequestStatus, Screen, ScreenResult, StageState
+
+START_GRACE_NS = 50_000_000
+"""A stream of a closed loop that starts later than planned by more than this was not in flight when asked."""
 
 
 def client_record(
@@ -117,7 +121,8 @@ def _reached(
     if first > 0:
         times = np.concatenate(([start_ns], times[first:]))
         levels = np.concatenate(([levels[first - 1]], levels[first:]))
-    return proof.concurrency_reached(spec.concurrency, times, levels, issue_end_ns, gauge_samples)
+    due_ns = start_ns + spec.concurrency * START_GAP_NS + START_GRACE_NS
+    return proof.concurrency_reached(spec.concurrency, times, levels, due_ns, issue_end_ns, gauge_samples)
 
 
 def _judge(

@@ -290,11 +290,13 @@ def body_of(spec: LoadSpec, prompt: Prompt) -> dict[str, Any]:
 
 
 def requested_tokens(body: dict[str, Any]) -> int | None:
-    """The output length a body asks for, or None."""
+    """The most output a body asks for, of its ``n`` answers together as usage counts them; or None."""
+    n = body.get("n")
+    n_answers = n if type(n) is int and n > 0 else 1
     for key in ("max_completion_tokens", "max_tokens"):
         value = body.get(key)
-        if type(value) is int and 0 < value < 2**31:
-            return value
+        if type(value) is int and 0 < value * n_answers < 2**31:
+            return value * n_answers
     return None
 
 
@@ -323,7 +325,8 @@ def heads_of(spec: LoadSpec, target: Target) -> dict[str, bytes]:
 def process_count(spec: LoadSpec, n_cores: int) -> int:
     """How many client processes: one per 1,024 streams or 50,000 events/s expected, at most one per core."""
     if spec.processes is not None:
-        return min(spec.processes, max(spec.concurrency, 1)) if not spec.is_open_loop else spec.processes
+        # Each process has its part of the streams, or of an open loop's cap: at least one.
+        return min(spec.processes, spec.concurrency) if spec.concurrency else spec.processes
     wanted = max(
         math.ceil(spec.concurrency / STREAMS_PER_PROCESS),
         math.ceil((spec.expected_events_per_s or 0) / EVENTS_PER_S_PER_PROCESS),

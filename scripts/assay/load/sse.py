@@ -1,8 +1,9 @@
 """Server-sent events out of bytes: any line ending, any split, bounded size.
 
-Follows the event stream grammar of the HTML standard, with two differences that servers make necessary: a
-last event whose blank line is missing counts when the body ends cleanly, and a line with the field name
-``error`` (llama.cpp wrote such lines) is an event named ``error``.
+Follows the event stream grammar of the HTML standard, with differences that servers make necessary: a last
+event whose blank line is missing counts when the body ends cleanly; a line with the field name ``error``
+(llama.cpp wrote such lines) is an event named ``error``, and an event of that name counts without data; a line
+that is bare JSON, as proxies put their errors into a stream, is an event of its own, named BARE_JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ EVENT_LIMIT_BYTES = 16 << 20
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry", b"error"})
 _BOM = b"\xef\xbb\xbf"
+ERROR = b"error"
+BARE_JSON = b"\0json"
+"""Name of an event that was a line without a field name; no ``event:`` line can give it."""
 
 
 class EventTooLong(ValueError):
@@ -33,14 +37,15 @@ class SseEvent(NamedTuple):
 class SseParser:
     """Incremental parser. ``feed`` takes bytes split anywhere and gives the events they complete."""
 
-    __slots__ = ("_bom", "_data", "_id", "_name", "_pieces", "_size", "_skip_lf", "is_stream")
+    __slots__ = ("_bom", "_data", "_id", "_n_pending", "_name", "_pieces", "_size", "_skip_lf", "is_stream")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of a line whose end has not come
         self._data: list[bytes] = []
         self._name = b""
         self._id = b""
-        self._size = 0  # bytes of the open event
+        self._size = 0  # bytes of the open event's complete lines
+        self._n_pending = 0  # bytes in _pieces
         self.is_stream = False  # a line of an event stream came, a comment or an empty event at least
         self._skip_lf = False  # the last byte was CR: a following LF belongs to it
         self._bom: bytes | None = b""  # the first bytes, until they can be told from a byte order mark
@@ -75,12 +80,13 @@ class SseParser:
         if lines:
             self._pieces.append(lines[0])
             lines[0] = b"".join(self._pieces)
-            self._pieces = []
+            self._pieces, self._n_pending = [], 0
             for line in lines:
                 self._line(line, events)
         if rest:
             self._pieces.append(rest)
-            self._grow(len(rest))
+            self._n_pending += len(rest)
+            self._grow(0)
         return events
 
     def close(self) -> list[SseEvent]:
@@ -90,19 +96,19 @@ class SseParser:
             self._pieces.insert(0, self._bom)
         self._bom = None
         if self._pieces:
-            self._line(b"".join(self._pieces), events)
-            self._pieces = []
+            line, self._pieces, self._n_pending = b"".join(self._pieces), [], 0
+            self._line(line, events)
         self._line(b"", events)
         return events
 
     def _grow(self, n_bytes: int) -> None:
         self._size += n_bytes
-        if self._size > EVENT_LIMIT_BYTES:
+        if self._size + self._n_pending > EVENT_LIMIT_BYTES:
             raise EventTooLong(f"an event of more than {EVENT_LIMIT_BYTES} bytes")
 
     def _line(self, line: bytes, events: list[SseEvent]) -> None:
         if not line:
-            if self._data:
+            if self._data or self._name == ERROR:
                 events.append(SseEvent(b"\n".join(self._data), self._name, self._id))
                 self._data = []
             self._name = b""
@@ -120,8 +126,10 @@ class SseParser:
         elif field == b"id":
             if b"\0" not in value:
                 self._id = value
-        elif field == b"error":
+        elif field == ERROR:
             self._grow(len(value))
-            self._name = b"error"
+            self._name = ERROR
             self._data.append(value)
+        elif line.startswith(b"{"):
+            events.append(SseEvent(line, BARE_JSON, self._id))
         # a comment (empty field name), retry and unknown fields carry nothing for a measurement

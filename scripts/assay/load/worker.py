@@ -223,6 +223,7 @@ class Worker:
             self._poll(0.1)  # not for ever: a signal handler's note is seen only after it
         if not self._stop:
             self._measure()
+        self._issuer.abandon(_monotonic_ns())
         for exchange in list(self._running):
             self._abandon(exchange, None, "stopped" if self._stop else "the measured phase had ended")
         self._backlog.finish()

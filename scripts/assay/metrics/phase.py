@@ -81,7 +81,7 @@ class Phase:
     timestamp_sources: Counter[str] = field(default_factory=Counter)
     events: int = 0
     coalesced: int = 0
-    t_first_send_ns: int | None = None
+    t_first_ns: int | None = None
     t_last_end_ns: int | None = None
 
     ok_no_answer: int = 0
@@ -105,15 +105,24 @@ class Phase:
 
     @property
     def elapsed_s(self) -> float | None:
-        """From the first send to the last end of all requests, the drain included."""
-        if self.t_first_send_ns is None or self.t_last_end_ns is None:
+        """From the begin of the first request to the last end of all, the drain included."""
+        if self.t_first_ns is None or self.t_last_end_ns is None:
             return None
-        return (self.t_last_end_ns - self.t_first_send_ns) / 1e9
+        return (self.t_last_end_ns - self.t_first_ns) / 1e9
 
     def gaps_ns(self) -> Iterator[Integers]:
         """The gaps between output events of ok requests, read again."""
         for table in self.read(_GAP_COLUMNS):
             yield of_rows(*gaps_of(table), statuses(table) == RequestStatus.OK.value)
+
+    def _begin(self, table: pa.Table, derived: Derived) -> None:
+        """A request that found no connection began when it was due, or an outage would cost no time."""
+        sends, was_sent = numbers_of(table.column("t_send_ns"))
+        dues, was_due = numbers_of(table.column("t_scheduled_ns"))
+        begins = np.concatenate((sends[was_sent], dues[was_due & ~was_sent & derived.failed]))
+        if len(begins):
+            first = int(begins.min())
+            self.t_first_ns = first if self.t_first_ns is None else min(first, self.t_first_ns)
 
     def add(self, table: pa.Table) -> None:
         """Count some more rows."""
@@ -128,7 +137,7 @@ class Phase:
         self.timestamp_sources.update(_words(table, "timestamp_source"))
         self.events += int(derived.n_chunks.sum())
         self.coalesced += int(np.nansum(column(table, "n_coalesced")))
-        self.t_first_send_ns = extreme_of(table.column("t_send_ns"), min, self.t_first_send_ns)
+        self._begin(table, derived)
         self.t_last_end_ns = extreme_of(table.column("t_end_ns"), max, self.t_last_end_ns)
         self.ok_no_answer += int((ok & np.isnan(derived.ttfa_ms)).sum())
         sources = np.asarray(table.column("n_output_source").to_pylist(), dtype=object)[ok]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.load import LoadSpec, Prompt, proof, recover
+from assay.load import LoadSpec, Prompt, proof, recover, run_load, summarise
 from assay.load.health import LAG_BOUNDS_MS
 from assay.load.spec import process_count
 from assay.records.requests import read_requests
@@ -73,7 +76,7 @@ def test_a_client_that_could_not_hold_n_is_invalid() -> None:
     """In flight reached 3 of 8: the screen fails and says so, whatever the mean."""
     sends = np.array([0, 10, 20], dtype=np.int64)
     ends = np.array([100, 110, 120], dtype=np.int64)
-    screen = proof.concurrency_reached(8, *proof.in_flight_steps(sends, ends), 120, [])
+    screen = proof.concurrency_reached(8, *proof.in_flight_steps(sends, ends), 0, 120, [])
     assert (screen["result"], screen["measured"]["max"]) == ("fail", 3)
 
 
@@ -83,7 +86,8 @@ def test_the_server_may_contradict_the_client() -> None:
     ends = np.full(4, 1_000, dtype=np.int64)
     gauges = [{"t_ns": t, "running": 1.0, "waiting": 0.0} for t in (10, 20, 30)]
     assert (
-        proof.concurrency_reached(4, *proof.in_flight_steps(sends, ends), 1_000, gauges)["result"] == "fail"
+        proof.concurrency_reached(4, *proof.in_flight_steps(sends, ends), 0, 1_000, gauges)["result"]
+        == "fail"
     )
     unknown = [{"t_ns": t, "running": None, "waiting": None, "reason": "absent"} for t in (10, 20, 30)]
     screen = proof.concurrency_reached(4, *proof.in_flight_steps(sends, ends), 1_000, unknown)
@@ -270,3 +274,37 @@ def test_continuous_usage_is_not_mistaken(load: Any) -> None:
     ) as server:
         (row,) = load(server.url).rows
     assert (row["n_output"], len(row["chunk_offsets_ns"]), row["n_first_chunk"]) == (200, 200, 1)
+
+
+def test_an_outage_at_the_start_costs_time_and_concurrency(tmp_path: Path) -> None:
+    """A server that comes up in the middle of a window: the time without it is in the throughput and in the
+    mean concurrency."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    spec = LoadSpec(url=f"http://127.0.0.1:{port}", model="m", concurrency=4, duration_s=3.0)
+    with contextlib.ExitStack() as servers:
+
+        def come_up() -> None:
+            servers.enter_context(ScriptedServer(lambda _r: words(5, gap_ms=10.0), port=port))
+
+        late = threading.Timer(2.0, come_up)
+        late.start()
+        folder = tmp_path / "load"
+        client = run_load(spec, [Prompt("p", messages=[{"role": "user", "content": "x"}])], folder)
+        late.join()
+    summary = summarise(folder)
+    assert client["requests"]["failed"]
+    assert client["requests"]["ok"]
+    assert summary["throughput"]["elapsed_s"] > 2.5
+    assert client["screens"]["concurrency_reached"]["measured"]["mean"] < 2.5
+    assert client["reasons"] == ["concurrency_not_reached"]
+
+
+def test_a_window_that_the_requests_end_is_as_long_as_they_took(load: Any) -> None:
+    """Both limits given and the requests used up first: the window ends with the last send."""
+    with ScriptedServer(lambda _r: words(5, gap_ms=20.0)) as server:
+        outcome = load(server.url, requests=10, concurrency=2, duration_s=20.0)
+    throughput = outcome.summary["throughput"]
+    assert throughput["window_s"] < 5
+    assert outcome.client["state"] == "completed"
+    assert throughput["window_tok_s"] == pytest.approx(throughput["output_tok_s"], rel=0.5)

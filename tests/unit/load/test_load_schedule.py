@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.load import Prompt
+from assay.load import Prompt, recover
 from assay.load.schedule import Arrivals, arrival_offsets_ns
 from assay.metrics.latency import derive
+from assay.records.requests import read_requests
 from engines.scripted_server import STREAM_HEAD, ScriptedServer, Wait, chunk, delta, words
 
 
@@ -117,3 +124,50 @@ def test_a_dead_server_is_not_hammered(load: Any) -> None:
     assert 2 <= len(outcome.rows) <= 40
     assert {row["error_class"] for row in outcome.rows} == {"connect"}
     assert outcome.client["state"] in ("failed", "invalid")
+
+
+def test_a_cap_is_shared_by_processes_that_each_have_a_part(load: Any) -> None:
+    """More processes than the cap has slots: never more requests in flight than the cap says."""
+    with ScriptedServer(lambda _r: words(2, gap_ms=150.0)) as server:
+        load(server.url, requests=30, rate_per_s=60.0, arrivals="constant", concurrency=2, processes=4)
+        assert server.max_in_flight == 2
+
+
+def test_a_server_that_refuses_is_no_schedule_of_ours(load: Any) -> None:
+    """Requests that found no connection when they were due failed; they are none that was never sent."""
+    with ScriptedServer(lambda _r: words(2)) as server:
+        killer = threading.Timer(0.5, server.kill)
+        killer.start()
+        outcome = load(server.url, duration_s=1.5, rate_per_s=20.0, arrivals="constant", concurrency=0)
+        killer.join()
+    assert outcome.client["requests"]["failed"] > 5
+    assert outcome.client["screens"]["schedule_kept"]["measured"]["never_sent"] == 0
+    assert outcome.client["reasons"] == []
+
+
+_STOPPED = """
+import sys
+from pathlib import Path
+from assay.load import LoadSpec, Prompt, run_load
+spec = LoadSpec(url=sys.argv[1], model="m", rate_per_s=40.0, arrivals="constant", concurrency=1, duration_s=60.0)
+run_load(spec, [Prompt("p", prompt="x")], Path(sys.argv[2]))
+"""
+
+
+def test_what_was_due_when_a_load_is_stopped_is_on_record(tmp_path: Path) -> None:
+    """A stopped open loop behind a slow server: what was due and waited is there as never sent."""
+    with ScriptedServer(lambda _r: words(2, gap_ms=400.0)) as server:
+        run = subprocess.Popen([sys.executable, "-c", _STOPPED, server.url, str(tmp_path / "out")])
+        limit = time.monotonic() + 30
+        while len(server.requests) < 4 and time.monotonic() < limit:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(15) == 143
+        n_sent = len(server.requests)
+    recover(tmp_path / "out")
+    table = read_requests(tmp_path / "out" / "requests.parquet")
+    never_sent = table.column("t_send_ns").null_count
+    assert table.num_rows - never_sent == n_sent
+    # 16 arrivals in each answer's 400 ms, of which one is sent
+    assert never_sent >= 10 * (n_sent - 1)
+    assert set(table.column("status").to_pylist()) == {"ok", "incomplete"}
