@@ -90,7 +90,7 @@ def test_the_server_may_contradict_the_client() -> None:
         == "fail"
     )
     unknown = [{"t_ns": t, "running": None, "waiting": None, "reason": "absent"} for t in (10, 20, 30)]
-    screen = proof.concurrency_reached(4, *proof.in_flight_steps(sends, ends), 1_000, unknown)
+    screen = proof.concurrency_reached(4, *proof.in_flight_steps(sends, ends), 0, 1_000, unknown)
     assert (screen["result"], screen["measured"]["server_agrees"]) == ("pass", None)
 
 
