@@ -19,6 +19,8 @@ ARM = {
 }
 POINTS: dict[str, dict[str, Any]] = {
     "chat_c2": {
+        "point_id": "chat_c2",
+        "extra_body": {},
         "kind": "finite",
         "workload": "chat",
         "workload_kind": "chat",
@@ -31,6 +33,8 @@ POINTS: dict[str, dict[str, Any]] = {
         "planned_prompt_tokens": None,
     },
     "soak_c2": {
+        "point_id": "soak_c2",
+        "extra_body": {},
         "kind": "sustained",
         "workload": "chat",
         "workload_kind": "chat",

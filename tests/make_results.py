@@ -128,7 +128,9 @@ class Scene:
             "arm": self.legs()[leg]["arm"],
         }
         if point:
-            spec["point"] = {"point_id": point, "extra_body": {}, **self.points[point]}
+            spec["point"] = dict(self.points[point])
+            words = ("title", "factors", "unspecified")
+            spec["server"] = {k: v for k, v in self.arms[spec["arm"]].items() if k not in words}
         record: dict[str, Any] = {
             "schema": "assay/stage/1",
             "stage": stage,
@@ -175,7 +177,8 @@ class Scene:
             "order": list(self.legs()),
             "legs": self.legs(),
             "arms": self.arms,
-            "points": {k: {"point_id": k, **v} for k, v in self.points.items()},
+            "images": {arm["image"]: {"digest": arm["image_digest"]} for arm in self.arms.values()},
+            "points": self.points,
             "comparisons": self.comparisons,
             "gates": {
                 "policy": "test",

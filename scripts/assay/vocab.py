@@ -190,6 +190,8 @@ class Reason(StrEnum):
     """A file that a receipt names is not there."""
     EVIDENCE_CHANGED = "evidence_changed"
     """A file is not the one that was recorded."""
+    NOT_AS_PLANNED = "not_as_planned"
+    """The receipt was asked another point or server than the plan has now."""
     NOTHING_CHECKED = "nothing_checked"
     """No screen had evidence to pass on: zero checks is a failure."""
     REHEARSAL = "rehearsal"

@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.audit.outcome import AuditReport
 from assay.audit.recompute import read_rows_csv, same
-from assay.digest import sha256_of_file
+from assay.digest import sha256_of_file, sha256_of_value
 from assay.errors import Incomplete
 from assay.extract.rows import Row
 from assay.records.campaign import Campaign
@@ -40,6 +40,10 @@ def add_row_point(report: AuditReport, folder: Path, row: Row, doubted: bool) ->
     except (Incomplete, KeyError):
         pass  # that rows.csv is not there or broken is told by its own check
     fresh = None if doubted else row["output_tok_s"]
+    if not doubted and not same(stored, fresh):
+        path = f"{folder.name}/extracts/rows.csv"
+        detail = f"{row['row_id']}: output_tok_s is {stored!r}, recomputed {fresh!r}"
+        report.say("rows", AuditResult.MISMATCH, detail, path)
     report.points.append(
         {
             "arm": row["arm"],
@@ -72,19 +76,19 @@ def check_prompts(report: AuditReport, campaign: Campaign, rows: Sequence[Row]) 
 
 
 def check_asked(report: AuditReport, campaign: Campaign, rows: Sequence[Row]) -> None:
-    """Each receipt was asked the point and the server that the plan has."""
-    wrong = set()
-    for row in rows:
-        body = row.load.receipt.body if row.load is not None else {}
-        asked = (body.get("spec") or {}).get("server") or {}
-        arm = campaign.plan["arms"][row["arm"]]
-        for key in ("engine", "image_digest", "model_sha256", "flags"):
-            if key in asked and key in arm and asked[key] != arm[key]:
-                wrong.add((row["receipt_path"], key))
-        point = (body.get("spec") or {}).get("point") or {}
-        planned = campaign.plan["points"][row["point_id"]]
-        for key in ("workload", "concurrency", "requests", "max_tokens", "ignore_eos", "issue_s"):
-            if key in point and key in planned and point[key] != planned[key]:
-                wrong.add((row["receipt_path"], key))
-    for path, key in sorted(wrong):
-        report.say("plan", AuditResult.MISMATCH, f"was asked another {key} than the plan has", path)
+    """Each receipt was asked the point and the server that the plan has, and the plan is one with itself."""
+    plan, path = campaign.plan, f"{campaign.folder.name}/plan.json"
+    loads = {row["receipt_path"]: row.load for row in rows if row.load is not None}
+    for receipt_path, load in sorted(loads.items()):
+        if load.otherwise:
+            keys = ", ".join(load.otherwise)
+            report.say(
+                "plan", AuditResult.MISMATCH, f"was asked another {keys} than the plan has", receipt_path
+            )
+    publication = plan.get("publication") or {}
+    if "object" in publication and sha256_of_value(publication["object"]) != publication.get("sha256"):
+        report.say("plan", AuditResult.MISMATCH, "publication.sha256 is not that of its object", path)
+    for name, arm in plan["arms"].items():
+        image = (plan.get("images") or {}).get(arm.get("image")) or {}
+        if image.get("digest") != arm.get("image_digest"):
+            report.say("plan", AuditResult.MISMATCH, f"images and arms.{name} name other digests", path)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from assay.audit.outcome import AuditReport
 from assay.errors import BadInput, Incomplete
 from assay.extract.cards import make_cards
-from assay.extract.columns import COLUMNS, FLAG, INT, NAMES, REAL, TEXTS
+from assay.extract.columns import ARROW_SCHEMA, COLUMNS, FLAG, INT, NAMES, REAL, TEXTS
 from assay.extract.comparisons import make_comparisons
 from assay.extract.rows import Row
 from assay.extract.summary import make_findings, make_summary
@@ -74,17 +74,15 @@ def _parse_cell(text: str, kind: pa.DataType) -> Any:
 
 
 def read_rows_csv(path: Path) -> list[dict[str, Any]]:
-    """The rows of a rows.csv with their types. Raises Incomplete when it is no such file."""
+    """The rows of a rows.csv with their types. Raises Incomplete when it is no such file: its columns are
+    those of docs/extracts.md, all of them, in their order."""
     kinds = {column.name: column.kind for column in COLUMNS}
     try:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
-        header = lines[0]
+        if tuple(lines[0]) != tuple(NAMES):
+            raise ValueError("its columns are not those of rows.csv")
         return [
-            {
-                name: _parse_cell(cell, kinds[name])
-                for name, cell in zip(header, line, strict=True)
-                if name in kinds
-            }
+            {name: _parse_cell(cell, kinds[name]) for name, cell in zip(NAMES, line, strict=True)}
             for line in lines[1:]
         ]
     except (OSError, ValueError, KeyError, IndexError, csv.Error) as error:
@@ -93,7 +91,10 @@ def read_rows_csv(path: Path) -> list[dict[str, Any]]:
 
 def read_rows_parquet(path: Path) -> list[dict[str, Any]]:
     try:
-        return [dict(row) for row in pq.read_table(path).to_pylist()]
+        table = pq.read_table(path)
+        if not table.schema.equals(ARROW_SCHEMA):
+            raise Incomplete(f"{path.name}: its columns are not those of rows.parquet")
+        return [dict(row) for row in table.to_pylist()]
     except (OSError, pa.ArrowException) as error:
         raise Incomplete(f"{path.name}: cannot be read as parquet: {type(error).__name__}") from error
 
@@ -124,22 +125,22 @@ def compare_rows(
     if only is None:
         wrong += [f"{row_id}: not in the evidence" for row_id in sorted(held.keys() - fresh.keys())]
         wrong += [f"{row_id}: missing" for row_id in sorted(fresh.keys() - held.keys())]
-        if len(held) != len(stored):
-            wrong.append("a row stands twice")
+        if len(held) == len(stored) and [*held] != [*fresh] and held.keys() == fresh.keys():
+            wrong.append("the rows stand in another order")
     elif only not in held or only not in fresh:
         report.say(
             "rows", AuditResult.INCOMPLETE, f"no row {only!r} in {path.name} and the evidence", relative
         )
         return
+    if len(held) != len(stored):
+        wrong.append("a row stands twice")
     checked = 0
     for row_id in [only] if only is not None else sorted(held.keys() & fresh.keys()):
         if row_id in doubtful:
             continue
         checked += 1
         mine = {name: list(v) if isinstance(v := fresh[row_id][name], tuple) else v for name in NAMES}
-        columns = [
-            name for name in NAMES if name in held[row_id] and not same(held[row_id][name], mine[name])
-        ]
+        columns = [name for name in NAMES if not same(held[row_id][name], mine[name])]
         wrong += [
             f"{row_id}: {name} is {held[row_id][name]!r}, recomputed {mine[name]!r}" for name in columns
         ]

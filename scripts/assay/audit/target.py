@@ -9,7 +9,8 @@ from pathlib import Path
 
 from assay.audit.files import SUMS
 from assay.audit.outcome import AuditReport
-from assay.audit.walk import CHART_FORMS, Audit
+from assay.audit.published import CHART_FORMS
+from assay.audit.walk import Audit
 from assay.chart.render import read_identity
 from assay.errors import BadInput
 

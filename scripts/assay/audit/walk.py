@@ -1,5 +1,4 @@
-"""The walk of an audit: from a figure to its entry, its rows, their receipts, the raw records and the
-sessions."""
+"""The walk of an audit: from a figure to its entry, its rows, their receipts, raw records and sessions."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from assay.audit.gates import judge_again
 from assay.audit.outcome import AuditReport, Check
 from assay.audit.published import (
     PAGE,
+    all_charts,
     compare_crate,
     compare_gate_statements,
     compare_page,
@@ -39,14 +39,13 @@ from assay.extract import attempts
 from assay.extract.chart_data import make_chart_data
 from assay.extract.comparisons import format_csv as format_comparison
 from assay.extract.comparisons import make_comparisons
+from assay.extract.everything import FILES
 from assay.extract.rows import Row, build_rows
 from assay.records.campaign import Campaign, Fault, open_campaign
 from assay.records.files import read_json
 from assay.records.pins import Pins
 from assay.report.statements import audit_statement
 from assay.vocab import AuditResult
-
-CHART_FORMS = (".svg", ".png")
 
 
 def _told(error: Exception) -> str:
@@ -195,8 +194,7 @@ class Audit:
         return None
 
     def _drawn_again(self, path: Path, entry: dict[str, Any], mark: Mapping[str, str], relative: str) -> None:
-        """Draw the entry again and compare the bytes; with another matplotlib the digest in SHA256SUMS
-        decides."""
+        """The entry drawn again, byte by byte; with another matplotlib its digest in SHA256SUMS decides."""
         try:
             fresh = draw_bytes(entry, path.suffix.removeprefix("."))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -292,15 +290,16 @@ class Audit:
 
     def everything(self) -> None:
         """Every extract, every chart, every gate of the campaign."""
-        if not self.usable():
+        if not self.usable() or self.campaign is None:
             return
-        for path in sorted((self.folder / "extracts").glob("*")):
-            if path.suffix in (".csv", ".json", ".parquet"):
-                self._extract(path.name)
-        for path in sorted((self.folder / "charts").glob("*")):
-            if path.suffix in CHART_FORMS:
-                relative = f"{self.folder.name}/charts/{path.name}"
-                self.guarded("chart", relative, functools.partial(self._chart_alone, path))
+        held = {path.name for path in (self.folder / "extracts").glob("*")}
+        for name in sorted(
+            {*FILES, *(name for name in held if name.endswith((".csv", ".json", ".parquet")))}
+        ):
+            self._extract(name)
+        for path in all_charts(self.campaign):
+            relative = f"{self.folder.name}/charts/{path.name}"
+            self.guarded("chart", relative, functools.partial(self._chart_alone, path))
         self._behind(self.rows())
         if (self.folder / SUMS).is_file():
             self._published()
@@ -310,7 +309,7 @@ class Audit:
         told."""
         campaign, report, own = self.campaign, self.report, self.folder.name
         assert campaign is not None
-        charts = sorted(p for p in (self.folder / "charts").glob("*") if p.suffix in CHART_FORMS)
+        charts = all_charts(campaign)
         self.guarded(PAGE, f"{own}/{PAGE}", lambda: compare_page(report, self.folder))
         if report.faults:
             return
@@ -345,7 +344,8 @@ class Audit:
         try:
             mark = _identity_of(path)
         except Incomplete as error:
-            self.report.say("chart", AuditResult.MISMATCH, str(error), relative)
+            kind = AuditResult.MISMATCH if path.exists() else AuditResult.INCOMPLETE
+            self.report.say("chart", kind, str(error), relative)
             return
         entry = self._entry(mark, f"{self.folder.name}/extracts/chart_data.json")
         if entry is not None:
@@ -365,8 +365,7 @@ class Audit:
         self.guarded("evidence", plan_path, lambda: self._look_behind(rows, plan_path))
 
     def _look_behind(self, rows: list[Row], plan_path: str) -> None:
-        """The sessions behind rows: what served, from which image and model, asked what; and the gates
-        again."""
+        """The sessions behind rows: what served, from which image and model, asked what; the gates again."""
         campaign = self.campaign
         assert campaign is not None
         sessions = sorted({row["session_id"] for row in rows if row["session_id"]})

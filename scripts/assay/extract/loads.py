@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.errors import Incomplete
+from assay.records.asked import asked_otherwise
 from assay.records.campaign import Campaign, Fault, Receipt, resolve_inside
 from assay.records.files import read_json
 from assay.records.gates import AT_LOAD, MIXED, merge_summaries
@@ -41,6 +42,8 @@ class Load:
     requests_sha256: str | None
     faults: tuple[Fault, ...] = ()
     why_open: str | None = None
+    otherwise: tuple[str, ...] = ()
+    """Keys at which it was asked something else than the plan has."""
 
     @property
     def fault_reasons(self) -> tuple[str, ...]:
@@ -48,6 +51,7 @@ class Load:
             Reason.EVIDENCE_MISSING if fault.kind in ("missing", "unpinned") else Reason.EVIDENCE_CHANGED
             for fault in self.faults
         }
+        words |= {Reason.NOT_AS_PLANNED} if self.otherwise else set()
         return tuple(sorted(words))
 
 
@@ -251,17 +255,20 @@ def open_load(reader: Reader, receipt: Receipt, window: int | None) -> Load:
         requests_sha256,
         tuple(sorted(set(faults))),
         why_open,
+        asked_otherwise(body, campaign.plan),
     )
 
 
 def load_order(campaign: Campaign) -> list[Receipt]:
-    """The load receipts in the order of the plan: leg, point, repeat."""
+    """The load receipts of what the plan has, in its order: leg, point, repeat."""
     legs = {leg: rank for rank, leg in enumerate(campaign.plan["order"])}
     points = {point: rank for rank, point in enumerate(campaign.plan["points"])}
     receipts = [
         receipt
         for receipt in campaign.of_stage(Stage.RUN_FINITE, Stage.RUN_SUSTAINED)
-        if receipt.body.get("point_id") in points and receipt.leg in campaign.plan["legs"]
+        if receipt.body.get("point_id") in points
+        and receipt.leg in campaign.plan["legs"]
+        and not _is_past_the_repeats(receipt, campaign.plan)
     ]
     return sorted(
         receipts,
@@ -271,6 +278,12 @@ def load_order(campaign: Campaign) -> list[Receipt]:
             r.body.get("repeat") or 0,
         ),
     )
+
+
+def _is_past_the_repeats(receipt: Receipt, plan: Mapping[str, Any]) -> bool:
+    """A repeat of an earlier plan that had more of them: attempts.csv has it, a row would be counted."""
+    repeats = plan["points"][receipt.body["point_id"]].get("repeats")
+    return repeats is not None and (receipt.body.get("repeat") or 0) > repeats
 
 
 def window_numbers(receipt: Receipt, point: Mapping[str, Any]) -> list[int]:

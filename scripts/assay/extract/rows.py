@@ -240,6 +240,7 @@ def make_row(campaign: Campaign, load: Load, phase: Phase | None) -> Row:
     details = [
         load.receipt.body.get("detail"),
         *(f"{fault.path}: {fault.detail}" for fault in load.faults),
+        f"was asked another {', '.join(load.otherwise)} than the plan has" if load.otherwise else None,
         load.why_open,
     ]
     values = _common(campaign, load, policy) | {

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from assay.audit.files import CRATE, SUMS, campaign_files, session_files, session_ids
-from assay.audit.walk import CHART_FORMS, Audit
+from assay.audit.published import CHART_FORMS
+from assay.audit.walk import Audit
 from assay.digest import sha256_of_file
 from assay.errors import CheckFailed, Incomplete
 from assay.extract.attempts import collect_attempts
