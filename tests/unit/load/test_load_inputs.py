@@ -40,6 +40,14 @@ GOOD = {"id": "a", "messages": [{"role": "user", "content": "x"}]}
         ),
         (['{"id": "a", "prompt": "x", "prompt": "y"}'], ":1", None),
         (['{"id": "a", "prompt": "x", "extra_body": {"temperature": NaN}}'], ":1", None),
+        (['{"id": "a", "prompt": "x", "extra_body": {"temperature": 1e999}}'], ":1", None),
+        (
+            [json.dumps(GOOD), '{"id": "b", "messages": [{"role": "user", "content": "x\\ud800y"}]}'],
+            ":2",
+            "messages",
+        ),
+        (['{"id": "a", "prompt": "\\udc00"}'], ":1", "prompt"),
+        (['{"id": "a", "prompt": "x", "extra_body": {"stop": "\\ud83d"}}'], ":1", "extra_body"),
         ([""], "", None),
     ],
 )
