@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pyarrow.parquet as pq
-from prometheus_client.parser import text_string_to_metric_families
 
 from assay.answer import ask
 from assay.errors import Incomplete
@@ -192,7 +191,7 @@ def router_counters(text: str, group: Group) -> dict[str, Any]:
     names = {member.url: member.name for member in group.members}
     per_member = {name: {"routed": 0.0, "undelivered": 0.0} for name in names.values()}
     totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
+    for family in prometheus.families(text):
         for sample in family.samples:
             name = names.get(sample.labels.get("worker", ""))
             if name is not None and sample.name == ROUTED:
