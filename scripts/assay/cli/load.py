@@ -13,7 +13,7 @@ import typer
 from assay.errors import EXIT_CHECK_FAILED, BadInput, Incomplete
 from assay.load import LoadSpec, read_prompts, run_load, summarise
 from assay.load.phase import JOURNAL_PLAN, REQUESTS
-from assay.load.spec import target_of
+from assay.load.spec import target_of, with_endpoint
 from assay.records.files import write_json
 
 _FROM_CLIENT = ("state", "reasons", "detail", "screens", "n_resent")
@@ -128,6 +128,7 @@ def load(
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what it freed: 30 MB here
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
+    spec = with_endpoint(spec, [*measured, *(opening or ())])
     try:
         record = run_load(spec, measured, out, opening)
         summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}

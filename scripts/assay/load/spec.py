@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -255,6 +255,12 @@ def secrets_of(spec: LoadSpec) -> list[str]:
 def endpoint_of(spec: LoadSpec, prompt: Prompt) -> str:
     """``chat`` or ``completions``: asked for, or by the prompt's form."""
     return spec.endpoint or ("chat" if prompt.messages is not None else "completions")
+
+
+def with_endpoint(spec: LoadSpec, prompts: Sequence[Prompt]) -> LoadSpec:
+    """The spec with the endpoint that all ``prompts`` go to, if it is one: its records then tell it."""
+    used = {endpoint_of(spec, prompt) for prompt in prompts}
+    return replace(spec, endpoint=used.pop()) if len(used) == 1 else spec
 
 
 def body_of(spec: LoadSpec, prompt: Prompt) -> dict[str, Any]:

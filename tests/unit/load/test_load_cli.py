@@ -152,3 +152,17 @@ def test_too_few_files_bar_no_folder(prompts: Path, tmp_path: Path) -> None:
         assert server.requests == []
         assay(*given)
     assert (out / "summary.json").is_file()
+
+
+def test_an_export_names_the_endpoint_that_was_used(tmp_path: Path) -> None:
+    """Prompts that are texts went to completions, asked for or not, and the export says so."""
+    prompts, out = tmp_path / "texts.jsonl", tmp_path / "out"
+    prompts.write_text('{"id": "a", "prompt": "x"}\n')
+    with ScriptedServer(lambda _r: words(2)) as server:
+        assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--out", out),
+            *("--concurrency", 1, "--requests", 1, "--metrics-url", "none"),
+        )
+        assert [request.path for request in server.requests] == ["/v1/completions"]
+    assert assay("export", out, "--format", "vllm").returncode == 0
+    assert json.loads((out / "vllm_bench.json").read_text())["endpoint_type"] == "openai"
