@@ -26,12 +26,18 @@ PIECES = [
     "\n",
     "#",
     "1",
-    "-1e999",
 ]
-PIECES += ['a="1"', ' ="2"', "NaN", "1" * 400, "__name__", "é", "\x00"]
+PIECES += ['a="1"', ' ="2"', "NaN", "-1e999", "1" * 400, "__name__", "é", "\x00"]
+LABELS = st.lists(st.sampled_from(['a="1"', 'b="2"', ' ="2"', "", " ", '"x"', "a=b", 'é="\\"']), max_size=4)
+NUMBERS = st.sampled_from(["1", "NaN", "-1e999", "1.7e308", "1" * 400, "1 5", "1 " + "1" * 400, ""])
+LINES = st.builds(lambda labels, number: f"a{{{','.join(labels)}}} {number}\n", LABELS, NUMBERS)
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=40))
+@given(
+    st.lists(LINES, max_size=3).map("".join)
+    | st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+    | st.text(max_size=40)
+)
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Whatever a server sends is finite numbers by name, or a ValueError."""
     try:
