@@ -56,7 +56,10 @@ class Request:
 
 
 class ScriptedServer:
-    """One thread a connection. ``play`` gives the script of each POST; GETs are answered from ``pages``."""
+    """One thread a connection. ``play`` gives the script of each POST; GETs are answered from ``pages``.
+
+    ``scripts`` are for paths of their own, asked in any way; such requests are in no list.
+    """
 
     def __init__(
         self,
@@ -66,8 +69,10 @@ class ScriptedServer:
         tls: ssl.SSLContext | None = None,
         tokenize: Callable[[str], int] | None = None,
         port: int = 0,
+        scripts: dict[str, Callable[[Request], Iterable[Step]]] | None = None,
     ) -> None:
         self._play, self._pages, self._tls, self._tokenize = play, pages or {}, tls, tokenize
+        self._scripts = scripts or {}
         self._lock = threading.Lock()
         self._connections: dict[int, socket.socket] = {}
         self._threads: list[threading.Thread] = []
@@ -151,6 +156,8 @@ class ScriptedServer:
         while len(rest) < length:
             rest += stream.recv(1 << 16)
         t_ns = time.monotonic_ns()
+        if path in self._scripts:
+            return self._perform(stream, Request(-1, path, headers, None, t_ns, number), self._scripts[path])
         if method == "GET":
             page = self._pages.get(path)
             text = page().encode() if page else b""
@@ -169,14 +176,16 @@ class ScriptedServer:
             self.in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
-            return self._perform(stream, request)
+            return self._perform(stream, request, self._play)
         finally:
             with self._lock:
                 self.in_flight -= 1
 
-    def _perform(self, stream: socket.socket, request: Request) -> bool:
+    def _perform(
+        self, stream: socket.socket, request: Request, play: Callable[[Request], Iterable[Step]]
+    ) -> bool:
         due_ns = request.t_received_ns
-        for step in self._play(request):
+        for step in play(request):
             if isinstance(step, Wait):
                 due_ns = max(due_ns, request.t_received_ns) + round(step.ms * 1e6)
                 if self.stopped.wait(max(due_ns - time.monotonic_ns(), 0) / 1e9):

@@ -17,7 +17,7 @@ LEVELS = [
     {"extract", "verdict", "gates"},
     {"load", "session", "probe", "image", "rehearsal"},
     {"metrics"},
-    {"records", "config", "digest", "vocab", "errors"},
+    {"records", "config", "answer", "digest", "vocab", "errors"},
 ]
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 MAX_LINES = 400

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit, urlunsplit
 import pyarrow as pa
 import typer
 
-from assay.errors import EXIT_CHECK_FAILED, BadInput
+from assay.errors import EXIT_CHECK_FAILED, BadInput, Incomplete
 from assay.load import LoadSpec, read_prompts, run_load, summarise
-from assay.load.spec import target_of
+from assay.load.phase import JOURNAL_PLAN, REQUESTS
+from assay.load.spec import target_of, with_endpoint
 from assay.records.files import write_json
 
 _FROM_CLIENT = ("state", "reasons", "detail", "screens", "n_resent")
@@ -87,6 +88,7 @@ def load(
     """Send prompts to an endpoint under a fixed load and record every request.
 
     Ends 0 when the phase is valid and every request ended ok, 1 otherwise; the records are written either way.
+    Ends 3 when the host does not let them be written, and says where the requests that had ended are.
     """
     if requests is None and duration is None:
         raise BadInput("missing", where="--requests", hint="or --duration")
@@ -126,19 +128,33 @@ def load(
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what it freed: 30 MB here
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
+    spec = with_endpoint(spec, [*measured, *(opening or ())])
     try:
         record = run_load(spec, measured, out, opening)
+        summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}
+        write_json(out / "summary.json", summary)
     except (KeyboardInterrupt, SystemExit):
-        if kept := sorted(out.glob("journal-*.bin")):
-            names = ", ".join(path.name for path in kept)
-            typer.echo(f"assay: stopped: the requests that had ended are in {names} of {out}", err=True)
+        typer.echo(f"assay: stopped: {what_is_kept(out)}", err=True)
         raise
-    summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}
-    write_json(out / "summary.json", summary)
+    except OSError as error:  # the disk is full, or the host refused a file: no fault of the input or of ours
+        raise Incomplete(f"{out}: {error.strerror or error}: {what_is_kept(out)}") from error
     for line in lines_of(summary):
         typer.echo(line)
     if record["state"] != "completed" or record["requests"]["ok"] != record["requests"]["issued"]:
         raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+def what_is_kept(out: Path) -> str:
+    """Where the requests of a broken-off load are. A load that had none leaves nothing that bars its folder."""
+    journals = sorted(out.glob("journal-[0-9]*.bin"))
+    kept = [path.name for path in journals if path.stat().st_size]
+    if not kept and (out / REQUESTS).exists():
+        kept = [REQUESTS]
+    if kept:
+        return f"the requests that had ended are in {', '.join(kept)} of {out}"
+    for path in (*journals, out / JOURNAL_PLAN):
+        path.unlink(missing_ok=True)
+    return "no request had ended"
 
 
 def parse_headers(values: list[str]) -> dict[str, str]:

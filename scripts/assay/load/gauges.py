@@ -12,7 +12,6 @@ from assay.metrics import prometheus
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_LIMIT_BYTES = 8 << 20
 GAUGE_SAMPLES_LIMIT = 4_000
 
 
@@ -23,13 +22,12 @@ class ServerWatch:
     """
 
     def __init__(self, urls: Sequence[str], interval_s: float, timeout_s: float = 2.0) -> None:
-        self._urls, self._interval_s = tuple(urls), interval_s
+        self._urls, self._interval_s, self._timeout_s = tuple(urls), interval_s, timeout_s
         self._client: httpx.Client | None = None
         if self._urls:
             import httpx  # only here: a load without it is 10 MB smaller
 
-            # A connection each time: a kept one would hold a thread of some servers.
-            self._client = httpx.Client(timeout=timeout_s, trust_env=False, headers={"connection": "close"})
+            self._client = httpx.Client(trust_env=False)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.gauges: list[dict[str, Any]] = []
@@ -42,16 +40,16 @@ class ServerWatch:
             return None, "no metrics address"
         import httpx
 
+        from assay.answer import ask
+
         replicas = []
         for url in self._urls:
             try:
-                response = self._client.get(url)
-            except httpx.HTTPError as error:
+                response = ask(self._client, url, self._timeout_s)
+            except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
                 return None, f"{type(error).__name__}"
             if response.status_code != 200:
                 return None, f"HTTP status {response.status_code}"
-            if len(response.content) > ANSWER_LIMIT_BYTES:
-                return None, f"an answer of {len(response.content)} bytes"
             try:
                 replicas.append(prometheus.parse(response.text))
             except ValueError as error:

@@ -31,6 +31,8 @@ def resolve(target: Target) -> list[tuple[int, list[str | int]]]:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise BadInput(f"{target.host}: {error.strerror or error}", where="load", key="url") from error
+    except UnicodeError as error:
+        raise BadInput(f"{target.host!r} is no host name", where="load", key="url") from error
     return [
         (int(family), [part for part in address if isinstance(part, str | int)])
         for family, _, _, _, address in found

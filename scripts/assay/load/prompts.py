@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def read_prompts(path: Path) -> list[Prompt]:
             continue
         where = f"{path}:{number}"
         try:
-            value = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_no_twice)
+            value = json.loads(
+                line, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_twice
+            )
         except (ValueError, RecursionError) as error:
             raise BadInput(f"not JSON: {error}", where=where, hint="one JSON object a line") from error
         prompt = parse_prompt(value, where)
@@ -68,6 +71,13 @@ def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(f"{word} is beyond every number")
+    return value
+
+
 def parse_prompt(value: Any, where: str) -> Prompt:
     """Check one decoded line. Raises BadInput naming ``where`` and the key."""
     if not isinstance(value, dict):
@@ -78,8 +88,11 @@ def parse_prompt(value: Any, where: str) -> Prompt:
     identity = value.get("id")
     if not isinstance(identity, str) or not identity or len(identity) > 200:
         raise BadInput("must be a string of 1 to 200 characters", where=where, key="id")
-    if any("\ud800" <= character <= "\udfff" for character in identity):
-        raise BadInput("has half of a surrogate pair", where=where, key="id")
+    for key, part in value.items():
+        try:
+            json.dumps(part, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BadInput("has half of a surrogate pair", where=where, key=key) from error
     forms = [form for form in _FORMS if value.get(form) is not None]
     if len(forms) != 1:
         raise BadInput(f"has {len(forms)} of {', '.join(_FORMS)}", where=where, hint="exactly one is due")

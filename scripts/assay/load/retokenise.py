@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,6 +10,9 @@ from assay.errors import BadInput
 
 if TYPE_CHECKING:
     import httpx
+
+ANSWER_LIMIT_S = 10.0
+COUNT_LIMIT_S = 300.0
 
 
 class TokenCounter(Protocol):
@@ -38,12 +42,13 @@ class FileCounter:
 class ServerCounter:
     """The server's ``/tokenize``, asked after the load. vLLM, SGLang and llama.cpp have one.
 
-    The first refusal ends the asking: ``why`` then says what it was.
+    The first refusal, or COUNT_LIMIT_S after the first question, ends the asking: ``why`` then says what it was.
     """
 
     def __init__(self, client: httpx.Client, url: str, model: str) -> None:
         self._client, self._url, self._model = client, url, model
         self.why: str | None = None
+        self._t_end_s: float | None = None
 
     def count(self, texts: tuple[str, str]) -> int | None:
         counts = [self._one(text) for text in texts if text]
@@ -54,6 +59,13 @@ class ServerCounter:
             return None
         import httpx
 
+        from assay.answer import ask
+
+        now_s = time.monotonic()
+        self._t_end_s = self._t_end_s or now_s + COUNT_LIMIT_S
+        if now_s >= self._t_end_s:
+            self.why = f"/tokenize: not all was counted in {COUNT_LIMIT_S:g} s"
+            return None
         # vLLM and SGLang read `prompt`, llama.cpp reads `content`; each ignores the other's keys.
         body = {
             "model": self._model,
@@ -63,9 +75,10 @@ class ServerCounter:
             "add_special": False,
         }
         try:
-            response = self._client.post(self._url, json=body)
+            limit_s = min(ANSWER_LIMIT_S, self._t_end_s - now_s)
+            response = ask(self._client, self._url, limit_s, json=body)
             value: Any = response.json() if response.status_code == 200 else None
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             self.why = f"/tokenize: {type(error).__name__}"
             return None
         if not isinstance(value, dict):

@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +24,9 @@ SERVER_TOKENIZER = "server"
 TOKENS_LIMIT = 2**31 - 1
 REQUESTS_LIMIT = 10**9
 STREAMS_LIMIT = 10**6
-RATE_LIMIT_PER_S = 10.0**6
+RATES_PER_S = 1e-6, 1e6
+BURSTINESS = 0.01, 1e6
+"""Under it nearly all gaps are 0, over it they are constant arrivals; far beyond none can be drawn."""
 TIME_LIMIT_S = 10.0**7
 _PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 _HEADERS = {
@@ -129,7 +131,8 @@ def check(spec: LoadSpec, prompts: Sequence[Prompt], opening: Sequence[Prompt] |
     bounded(spec.opening_per_stream, 0, REQUESTS_LIMIT, "opening-per-stream")
     bounded(spec.concurrency, 0, STREAMS_LIMIT, "concurrency")
     bounded(spec.processes, 1, STREAMS_LIMIT, "processes")
-    bounded(spec.rate_per_s, 0, RATE_LIMIT_PER_S, "rate")
+    bounded(spec.rate_per_s, *RATES_PER_S, "rate")
+    bounded(spec.burstiness, *BURSTINESS, "burstiness")
     bounded(spec.duration_s, 0, TIME_LIMIT_S, "duration")
     bounded(spec.drain_limit_s, 0, TIME_LIMIT_S, "drain-limit")
     bounded(spec.ramp_s, 0, TIME_LIMIT_S, "ramp")
@@ -150,9 +153,7 @@ def check(spec: LoadSpec, prompts: Sequence[Prompt], opening: Sequence[Prompt] |
     need(spec.requests is None or spec.requests > 0, "requests", "must be above 0")
     need(spec.duration_s is None or positive(spec.duration_s), "duration", "must be above 0")
     need(math.isfinite(spec.drain_limit_s) and spec.drain_limit_s >= 0, "drain-limit", "must not be negative")
-    need(spec.rate_per_s is None or positive(spec.rate_per_s), "rate", "must be above 0")
     need(spec.arrivals in set(Arrivals), "arrivals", f"{spec.arrivals!r} is not known", ", ".join(Arrivals))
-    need(positive(spec.burstiness), "burstiness", "must be above 0")
     need(math.isfinite(spec.ramp_s) and spec.ramp_s >= 0, "ramp", "must not be negative")
     need(spec.max_tokens is None or spec.max_tokens > 0, "max-tokens", "must be above 0")
     need(positive(spec.timeout_s), "timeout", "must be above 0")
@@ -254,6 +255,12 @@ def secrets_of(spec: LoadSpec) -> list[str]:
 def endpoint_of(spec: LoadSpec, prompt: Prompt) -> str:
     """``chat`` or ``completions``: asked for, or by the prompt's form."""
     return spec.endpoint or ("chat" if prompt.messages is not None else "completions")
+
+
+def with_endpoint(spec: LoadSpec, prompts: Sequence[Prompt]) -> LoadSpec:
+    """The spec with the endpoint that all ``prompts`` go to, if it is one: its records then tell it."""
+    used = {endpoint_of(spec, prompt) for prompt in prompts}
+    return replace(spec, endpoint=used.pop()) if len(used) == 1 else spec
 
 
 def body_of(spec: LoadSpec, prompt: Prompt) -> dict[str, Any]:

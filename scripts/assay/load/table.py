@@ -179,5 +179,7 @@ class RequestTableWriter:
 
     def discard(self) -> None:
         """The load was broken off: the journal is what stays."""
-        self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            self._writer.close()
+        finally:  # on a full disk it cannot be closed
+            self._temporary.unlink(missing_ok=True)

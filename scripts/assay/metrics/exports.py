@@ -20,6 +20,7 @@ from assay.metrics.aggregate import summarise_phase, throughput
 from assay.metrics.latency import Derived, Floats, column, derive
 from assay.metrics.phase import reduce_table
 
+_VLLM_ENDPOINTS = {"chat": "openai-chat", "completions": "openai"}
 _LLMD_QUANTILES = {"p0p1": 0.1, "p1": 1, "p5": 5, "p10": 10, "p25": 25, "p50": 50, "p75": 75, "p90": 90}
 _LLMD_QUANTILES |= {"p95": 95, "p99": 99, "p99p9": 99.9}
 
@@ -29,26 +30,34 @@ def to_vllm(table: pa.Table, phase: dict[str, Any], client: dict[str, Any]) -> d
 
     Requests that are not ok have empty gaps, zero lengths and their error, as that tool writes them; it keeps
     no incomplete ones apart, so they are among ``failed``. What is not known of an ok request is null, and so
-    is every total and statistic that would need it; ``assay_notes`` says how many there are.
+    is every total and statistic that would need it; so are a burstiness and an endpoint that the load did not
+    have. ``assay_notes`` says how many and why.
     """
     derived = derive(table)
     ok = derived.ok
     rates = throughput(reduce_table(table))
     spec = client.get("spec", {})
     prompts, outputs = column(table, "n_prompt"), derived.n_output
+    arrivals = f"{spec.get('arrivals')} arrivals" if spec.get("rate_per_s") else "a closed loop"
+    burstiness = {"poisson arrivals": 1.0, "gamma arrivals": spec.get("burstiness")}.get(arrivals)
+    notes = _unknowns(ok, n_prompt=prompts, n_output=outputs, ttft=derived.ttft_ms)
+    if burstiness is None:
+        notes.append(f"burstiness is null: {arrivals}")
+    if spec.get("endpoint") is None:
+        notes.append("endpoint_type is null: the records name none that all requests went to")
     elapsed_s = rates["elapsed_s"]
     total_in, total_out = _total(prompts[ok]), _total(outputs[ok])
     total = None if total_in is None or total_out is None else total_in + total_out
     result: dict[str, Any] = {
         "date": _utc(phase, phase.get("t_start_ns"), "%Y%m%d-%H%M%S"),
-        "endpoint_type": "openai-chat" if spec.get("endpoint") != "completions" else "openai",
-        "backend": "openai-chat" if spec.get("endpoint") != "completions" else "openai",
+        "endpoint_type": _VLLM_ENDPOINTS.get(spec.get("endpoint")),
+        "backend": _VLLM_ENDPOINTS.get(spec.get("endpoint")),
         "label": "assay",
         "model_id": spec.get("model"),
         "tokenizer_id": spec.get("tokenizer") or spec.get("model"),
         "num_prompts": table.num_rows,
         "request_rate": spec.get("rate_per_s") or "inf",
-        "burstiness": spec.get("burstiness", 1.0),
+        "burstiness": burstiness,
         "max_concurrency": spec.get("concurrency") or None,
         "duration": elapsed_s,
         "completed": int(ok.sum()),
@@ -80,7 +89,7 @@ def to_vllm(table: pa.Table, phase: dict[str, Any], client: dict[str, Any]) -> d
             (derived.icl_ms[start:end] / 1e3).tolist() if good else [] for good, start, end in _gaps(derived)
         ],
         "start_times": [None if send is None else send / 1e9 for send in sends],
-        "assay_notes": _unknowns(ok, n_prompt=prompts, n_output=outputs, ttft=derived.ttft_ms),
+        "assay_notes": notes,
         "generated_texts": [""] * table.num_rows,
         "errors": ["" if good else _error(row) for good, row in zip(ok, _rows(table), strict=True)],
     }

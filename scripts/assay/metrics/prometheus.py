@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 COUNTERS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -48,6 +49,15 @@ GAUGES: dict[str, dict[str, tuple[str, ...]]] = {
 NAMES = tuple(COUNTERS["vllm"])
 
 
+def families(text: str) -> list[Metric]:
+    """The metric families of a text. Raises ValueError when it is not in the format."""
+    try:
+        return list(text_string_to_metric_families(text))
+    except (IndexError, KeyError, OverflowError, TypeError, AttributeError) as error:
+        # The library takes some malformed lines apart without looking.
+        raise ValueError(f"a malformed line ({type(error).__name__})") from error
+
+
 def parse(text: str) -> dict[str, float]:
     """Sample name -> value summed over its label sets. ``_created`` series are left out.
 
@@ -55,15 +65,18 @@ def parse(text: str) -> dict[str, float]:
     Raises ValueError when the text is not in the format.
     """
     sums: dict[str, float] = {}
-    broken: set[str] = set()
-    for family in text_string_to_metric_families(text):
+    for family in families(text):
         for sample in family.samples:
-            if sample.name.endswith("_created"):
-                continue
-            if not math.isfinite(sample.value):
-                broken.add(sample.name)
-            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    return {name: value for name, value in sums.items() if name not in broken}
+            if not sample.name.endswith("_created"):
+                sums[sample.name] = sums.get(sample.name, 0.0) + _number(sample.value)
+    return {name: value for name, value in sums.items() if math.isfinite(value)}
+
+
+def _number(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond every float
+        return math.inf
 
 
 def add(replicas: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from assay.answer import ask
 from assay.errors import BadInput, Incomplete
 
 _PROBE_CHAT: tuple[Mapping[str, Any], ...] = (
@@ -196,7 +197,8 @@ class ChatCounter:
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            reply = self._client.post(self._endpoint.base_url + path, json=body)
+            limit_s = self._endpoint.timeout_s or _DEFAULT_TIMEOUT_S
+            reply = ask(self._client, self._endpoint.base_url + path, limit_s, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CountFailed(f"{path}: {type(error).__name__}", transport=True) from error
         if reply.status_code != httpx.codes.OK:

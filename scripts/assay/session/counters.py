@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from assay.answer import ask
 from assay.metrics import prometheus
 
 TIMEOUT_S = 10.0
@@ -20,8 +21,8 @@ def read_counters(urls: Sequence[str], engine_name: str) -> dict[str, Any]:
     """
     t_ns = time.monotonic_ns()
     try:
-        with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
-            texts = [client.get(f"{url}/metrics").raise_for_status().text for url in urls]
+        with httpx.Client(trust_env=False) as client:
+            texts = [ask(client, f"{url}/metrics", TIMEOUT_S).raise_for_status().text for url in urls]
         samples = prometheus.add(prometheus.parse(text) for text in texts)
         return {"t_ns": t_ns, "metrics": prometheus.normalise(samples, engine_name)}
     except (httpx.HTTPError, ValueError) as error:

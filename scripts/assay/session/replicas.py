@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pyarrow.parquet as pq
-from prometheus_client.parser import text_string_to_metric_families
 
+from assay.answer import ask
 from assay.errors import Incomplete
 from assay.metrics import prometheus
 from assay.records.files import read_json
@@ -165,11 +165,11 @@ def add_capacity(parts: Sequence[Mapping[str, Any]]) -> dict[str, int | float | 
 def read_counters(group: Group, engine_name: str) -> dict[str, Any]:
     """Counters of each member and of the router now; a member that does not answer has null and a reason."""
     reading: dict[str, Any] = {"members": {}, "router": None}
-    with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+    with httpx.Client(trust_env=False) as client:
         for member in group.members:
             told: dict[str, Any] = {"t_ns": time.monotonic_ns(), "alive": member.lives()}
             try:
-                text = client.get(f"{member.url}/metrics").raise_for_status().text
+                text = ask(client, f"{member.url}/metrics", TIMEOUT_S).raise_for_status().text
                 told["metrics"] = prometheus.normalise(prometheus.parse(text), engine_name)
             except (httpx.HTTPError, ValueError) as error:
                 told |= {
@@ -179,7 +179,7 @@ def read_counters(group: Group, engine_name: str) -> dict[str, Any]:
             reading["members"][member.name] = told
         try:
             reading["router"] = router_counters(
-                client.get(group.router["metrics_url"]).raise_for_status().text, group
+                ask(client, group.router["metrics_url"], TIMEOUT_S).raise_for_status().text, group
             )
         except (httpx.HTTPError, ValueError, KeyError) as error:
             reading["router_error"] = f"{type(error).__name__}: {error}"
@@ -191,7 +191,7 @@ def router_counters(text: str, group: Group) -> dict[str, Any]:
     names = {member.url: member.name for member in group.members}
     per_member = {name: {"routed": 0.0, "undelivered": 0.0} for name in names.values()}
     totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
+    for family in prometheus.families(text):
         for sample in family.samples:
             name = names.get(sample.labels.get("worker", ""))
             if name is not None and sample.name == ROUTED:

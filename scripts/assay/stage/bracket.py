@@ -20,6 +20,7 @@ from assay.errors import BadInput, Incomplete
 from assay.gates import Endpoint, run_gates
 from assay.image import find_model, image_python
 from assay.load import LoadSpec, Prompt, run_load
+from assay.load.spec import with_endpoint
 from assay.records.files import read_json, write_json
 from assay.records.gates import AT_LOAD
 from assay.session import replicas
@@ -295,6 +296,7 @@ class Bench:
 
     def run_load(self, load: LoadSpec, prompts: list[Prompt], folder: Path) -> dict[str, Any]:
         """One phase of load; in a rehearsal it is asked in wall time and recorded in simulated time."""
+        load = with_endpoint(load, prompts)
         if "profile" not in self.server.get("rehearsal", {}):
             return run_load(load, prompts, folder)
         client = run_load(simulated.ask(load, self.time_scale), prompts, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from assay.load import recover
 from engines.scripted_server import Request, ScriptedServer, Step, plain, words
 
 
@@ -114,3 +116,53 @@ def test_incomplete_requests_end_it_with_1(prompts: Path, tmp_path: Path) -> Non
     assert "schedule_kept: fail" in run.stdout
     assert summary["n_resent"] == 0
     assert {"output_length", "input_length", "schedule_kept"} <= set(summary["screens"])
+
+
+def limited(what: int, limit: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """A load on a host that refuses more of something."""
+    code = "import resource, runpy, sys; n = int(sys.argv.pop(2)); resource.setrlimit(int(sys.argv.pop(1)), (n, n)); "
+    code += "runpy.run_module('assay', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", code, str(what), str(limit), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_full_disk_ends_it_with_3_and_says_where_the_requests_are(prompts: Path, tmp_path: Path) -> None:
+    """No room for the table: exit 3, one line with the reason and the journal, from which the rows come back."""
+    out = tmp_path / "out"
+    with ScriptedServer(lambda _r: words(2)) as server:
+        run = limited(
+            *(resource.RLIMIT_FSIZE, 16_384, "load", "--url", server.url, "--model", "m"),
+            *("--prompts", prompts, "--concurrency", 2, "--requests", 400, "--out", out),
+        )
+    assert run.returncode == 3, run.stderr
+    assert f"File too large: the requests that had ended are in journal-0.bin of {out}" in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert recover(out)["rows"] > 20
+
+
+def test_too_few_files_bar_no_folder(prompts: Path, tmp_path: Path) -> None:
+    """A host that allows too few open files to begin: exit 3, and the same folder serves the next load."""
+    out = tmp_path / "out"
+    with ScriptedServer(lambda _r: words(2)) as server:
+        given = ("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--out", out)
+        given += ("--concurrency", "1", "--requests", "1", "--metrics-url", "none")
+        run = limited(resource.RLIMIT_NOFILE, 12, *given)
+        assert (run.returncode, run.stderr.count("\n")) == (3, 1), run.stderr
+        assert "Too many open files: no request had ended" in run.stderr
+        assert server.requests == []
+        assay(*given)
+    assert (out / "summary.json").is_file()
+
+
+def test_an_export_names_the_endpoint_that_was_used(tmp_path: Path) -> None:
+    """Prompts that are texts went to completions, asked for or not, and the export says so."""
+    prompts, out = tmp_path / "texts.jsonl", tmp_path / "out"
+    prompts.write_text('{"id": "a", "prompt": "x"}\n')
+    with ScriptedServer(lambda _r: words(2)) as server:
+        assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--out", out),
+            *("--concurrency", 1, "--requests", 1, "--metrics-url", "none"),
+        )
+        assert [request.path for request in server.requests] == ["/v1/completions"]
+    assert assay("export", out, "--format", "vllm").returncode == 0
+    assert json.loads((out / "vllm_bench.json").read_text())["endpoint_type"] == "openai"

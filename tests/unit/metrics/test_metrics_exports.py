@@ -155,5 +155,40 @@ def test_vllm_has_null_where_nothing_is_known(table: pa.Table) -> None:
         None,
         None,
     )
-    assert len(result["assay_notes"]) == 2
+    assert len([note for note in result["assay_notes"] if "completed requests" in note]) == 2
     assert exports.to_vllm(table.slice(1, 1), PHASE, {})["mean_ttft_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "endpoint", "burstiness", "rate"),
+    [
+        (
+            {"endpoint": "chat", "rate_per_s": 5.0, "arrivals": "poisson", "burstiness": 3.0},
+            "openai-chat",
+            1.0,
+            5.0,
+        ),
+        (
+            {"endpoint": "completions", "rate_per_s": 5.0, "arrivals": "gamma", "burstiness": 0.5},
+            "openai",
+            0.5,
+            5.0,
+        ),
+        (
+            {"endpoint": "chat", "rate_per_s": 5.0, "arrivals": "constant", "burstiness": 1.0},
+            "openai-chat",
+            None,
+            5.0,
+        ),
+        ({"endpoint": None, "rate_per_s": None, "arrivals": "poisson", "burstiness": 1.0}, None, None, "inf"),
+    ],
+)
+def test_vllm_says_the_load_that_was(
+    table: pa.Table, spec: dict[str, Any], endpoint: str | None, burstiness: float | None, rate: Any
+) -> None:
+    """The endpoint, and a burstiness only where arrivals have one; what does not apply is null with a note."""
+    result = exports.to_vllm(table, PHASE, {"spec": spec})
+    assert result["endpoint_type"] == result["backend"] == endpoint
+    assert (result["burstiness"], result["request_rate"]) == (burstiness, rate)
+    notes = " ".join(result["assay_notes"])
+    assert ("burstiness" in notes, "endpoint_type" in notes) == (burstiness is None, endpoint is None)

@@ -98,3 +98,16 @@ def test_garbage_is_an_error() -> None:
     """Text in another format raises, it does not parse to nothing."""
     with pytest.raises(ValueError, match=r".+"):
         prometheus.parse('<html>{"not": metrics')
+
+
+@pytest.mark.parametrize("text", ['a{a="1", ="2"} 1', "a 1 1" + "0" * 400])
+def test_a_malformed_line_is_an_error_like_any_other(text: str) -> None:
+    """A label without a name, or a time beyond every number, raises ValueError."""
+    with pytest.raises(ValueError, match="malformed"):
+        prometheus.parse(text)
+
+
+def test_a_sum_beyond_every_number_is_unknown() -> None:
+    """Counters whose sum, or that themselves, are more than a float holds are absent."""
+    assert prometheus.parse("a 1" + "0" * 400 + "\n") == {}
+    assert prometheus.parse('a{x="1"} 1.7e308\na{x="2"} 1.7e308\nb 1\n') == {"b": 1}

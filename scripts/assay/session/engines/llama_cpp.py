@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from assay.answer import ask
 from assay.session.engines.base import EngineFiles, Flag, ReadBack
 
 LAUNCHER = Path(__file__).with_name("llama_cpp_serve.py")
@@ -77,10 +78,10 @@ class LlamaCpp:
         for name in FLAGS:
             if name in resolved:
                 tell(name, resolved[name], "the engine's parameters after start, in server.log")
-        with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
-            props = client.get("/props").raise_for_status().json()
-            slots = client.get("/slots").raise_for_status().json()
-            models = client.get("/v1/models").raise_for_status().json()
+        with httpx.Client(base_url=url, trust_env=False) as client:
+            props = ask(client, "/props", TIMEOUT_S).raise_for_status().json()
+            slots = ask(client, "/slots", TIMEOUT_S).raise_for_status().json()
+            models = ask(client, "/v1/models", TIMEOUT_S).raise_for_status().json()
         n_slots, slot_ctx = props["total_slots"], props["default_generation_settings"]["n_ctx"]
         tell("parallel", n_slots, "/props total_slots")
         tell("ctx_size", n_slots * slot_ctx, "/props total_slots * n_ctx of a slot")

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from assay.answer import ask
 from assay.digest import PACKAGE_ROOT
 from assay.errors import BadInput
 from assay.session.engines.base import Engine, EngineFiles, Flag, ReadBack
@@ -87,9 +88,9 @@ class Rehearsal:
 
     def read_back(self, url: str, log: Path) -> ReadBack:
         """The scheduler's settings by the asked engine's names, from the server's own endpoint."""
-        with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
-            told = client.get(CONFIG_PATH).raise_for_status().json()
-            models = client.get("/v1/models").raise_for_status().json()
+        with httpx.Client(base_url=url, trust_env=False) as client:
+            told = ask(client, CONFIG_PATH, TIMEOUT_S).raise_for_status().json()
+            models = ask(client, "/v1/models", TIMEOUT_S).raise_for_status().json()
         values: dict[str, Any] = {"served_name": models["data"][0]["id"]}
         sources = {"served_name": "/v1/models"}
         for key, value in told["flags"].items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from assay.answer import ask
 from assay.session.engines import parser
 from assay.session.engines.base import EngineFiles, Flag, ReadBack
 from assay.session.engines.told import Answers, first_match, log_lines
@@ -57,14 +58,14 @@ class Sglang:
 
     def read_back(self, url: str, log: Path) -> ReadBack:
         """The resolved configuration from /server_info, under the flags' names; capacity there and in the log."""
-        with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
-            answer = client.get(INFO_PATHS[0])
+        with httpx.Client(base_url=url, trust_env=False) as client:
+            answer = ask(client, INFO_PATHS[0], TIMEOUT_S)
             path = INFO_PATHS[0]
             if answer.status_code == httpx.codes.NOT_FOUND:  # releases before the shorter name
                 path = INFO_PATHS[1]
-                answer = client.get(path)
+                answer = ask(client, path, TIMEOUT_S)
             info = answer.raise_for_status().json()
-            model = client.get("/v1/models").raise_for_status().json()["data"][0]
+            model = ask(client, "/v1/models", TIMEOUT_S).raise_for_status().json()["data"][0]
         version = str(info["version"])
         states = [state for state in info.get("internal_states") or [] if isinstance(state, dict)]
         told = Answers()

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
+from assay.metrics import prometheus
 
 MAX_LOG_BYTES = 16_000_000
 """What is read of a log: the start, where servers say what they run."""
@@ -81,7 +81,7 @@ def info_labels(text: str, metric: str) -> list[dict[str, str]]:
     """The label sets of an info series. ValueError when the text is not in the format."""
     return [
         dict(sample.labels)
-        for family in text_string_to_metric_families(text)
+        for family in prometheus.families(text)
         for sample in family.samples
         if sample.name == metric
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from assay.answer import ask
 from assay.session.engines import parser
 from assay.session.engines.base import EngineFiles, Flag, ReadBack
 from assay.session.engines.told import Answers, first_match, from_repr, info_labels, log_lines, number, scalar
@@ -104,10 +105,10 @@ class Vllm:
         In that order: what the engine resolved stands before what the parser was given.
         """
         told, lines = Answers(), log_lines(log)
-        with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
-            version = str(client.get("/version").raise_for_status().json()["version"])
-            model = client.get("/v1/models").raise_for_status().json()["data"][0]
-            metrics = client.get("/metrics").raise_for_status().text
+        with httpx.Client(base_url=url, trust_env=False) as client:
+            version = str(ask(client, "/version", TIMEOUT_S).raise_for_status().json()["version"])
+            model = ask(client, "/v1/models", TIMEOUT_S).raise_for_status().json()["data"][0]
+            metrics = ask(client, "/metrics", TIMEOUT_S).raise_for_status().text
         told.tell("engine_version", version.partition("+")[0], "/version")
         told.tell("served_name", model["id"], "/v1/models")
         told.tell("max_model_len", model.get("max_model_len"), "/v1/models")

@@ -1,0 +1,95 @@
+"""One answer of a server to a question beside the load: whole, or not at all in bounded time and memory."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+ANSWER_LIMIT_BYTES = 8 << 20
+
+
+class AnswerTooLarge(httpx.HTTPError):
+    """The server sent more than an answer may have."""
+
+
+def ask(
+    client: httpx.Client,
+    url: str,
+    limit_s: float,
+    *,
+    json: Any = None,
+    headers: Mapping[str, str] | None = None,
+    limit_bytes: int = ANSWER_LIMIT_BYTES,
+) -> httpx.Response:
+    """GET ``url``, or POST ``json`` to it; the complete answer.
+
+    Raises httpx.HTTPError: ``ReadTimeout`` when it has not ended ``limit_s`` after the start, however the bytes
+    drip (a time-out of httpx is for a single read), ``AnswerTooLarge`` over ``limit_bytes``. The connection is
+    no longer used after it: a kept one would hold a thread of some servers.
+    """
+    deadline = _Deadline()
+    timer = threading.Timer(limit_s, deadline.cut)
+    timer.daemon = True
+    timer.start()
+    whole = bytearray()
+    try:
+        with client.stream(
+            "GET" if json is None else "POST",
+            url,
+            json=json,
+            headers={"accept-encoding": "identity", **(headers or {}), "connection": "close"},
+            timeout=limit_s,
+            extensions={"trace": deadline.note},
+        ) as reply:
+            for piece in reply.iter_bytes():
+                whole += piece
+                if len(whole) > limit_bytes:
+                    raise AnswerTooLarge(f"more than {limit_bytes} bytes")
+    except httpx.RequestError as error:
+        if deadline.passed:
+            raise _late(limit_s) from error
+        raise
+    finally:
+        timer.cancel()
+    if deadline.passed:  # an answer without a length ends like this too
+        raise _late(limit_s)
+    kind = {"content-type": reply.headers.get("content-type", "text/plain")}
+    return httpx.Response(reply.status_code, headers=kind, content=bytes(whole), request=reply.request)
+
+
+def _late(limit_s: float) -> httpx.ReadTimeout:
+    return httpx.ReadTimeout(f"no complete answer in {limit_s:g} s")
+
+
+class _Deadline:
+    """Ends a connection under its reader: headers that drip never give control back."""
+
+    def __init__(self) -> None:
+        self.passed = False
+        self._lock = threading.Lock()
+        self._stream: Any = None
+
+    def note(self, event: str, info: Mapping[str, Any]) -> None:
+        """A trace hook of httpx: keep the connection that was made."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            with self._lock:
+                self._stream = info["return_value"]
+                if self.passed:
+                    self._end()
+
+    def cut(self) -> None:
+        with self._lock:
+            self.passed = True
+            if self._stream is not None:
+                self._end()
+
+    def _end(self) -> None:
+        try:
+            # The socket's own: that of TLS would first drop its state, under the thread that reads.
+            socket.socket.shutdown(self._stream.get_extra_info("socket"), socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended already
