@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shutil
 import sys
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 from assay.audit import audit_target, verify_results
@@ -131,8 +134,39 @@ def forge_gates(results: Path) -> str:
     return summary.relative_to(results).as_posix()
 
 
+def forge_asked(results: Path) -> str:
+    """A plan that says another seed than the receipts were asked."""
+    path = results / "campaign_test/plan.json"
+    plan = json.loads(path.read_text())
+    plan["points"]["chat_c2"]["seed"] = 4711
+    write_json(path, plan)
+    return "campaign_test/receipts/base/finite/chat_c2/r1.json"
+
+
+def forge_publication(results: Path) -> str:
+    """A policy that asks for less, under the digest of the one that was agreed."""
+    path = results / "campaign_test/plan.json"
+    plan = json.loads(path.read_text())
+    plan["publication"]["object"]["required"] = plan["publication"]["object"]["required"][:1]
+    write_json(path, plan)
+    return "campaign_test/plan.json"
+
+
+def forge_digest(results: Path) -> str:
+    """Another image in the plan's list than its arms were served from."""
+    path = results / "campaign_test/plan.json"
+    plan = json.loads(path.read_text())
+    plan["images"]["img"]["digest"] = "0" * 64
+    write_json(path, plan)
+    return "campaign_test/plan.json"
+
+
 @pytest.mark.parametrize(
-    "forge", [forge_rows, forge_chart_data, forge_svg, forge_requests, forge_state, forge_gates]
+    "forge",
+    [
+        *(forge_rows, forge_chart_data, forge_svg, forge_requests, forge_state, forge_gates),
+        *(forge_asked, forge_publication, forge_digest),
+    ],
 )
 def test_a_forgery_that_fits_the_list_is_found(results: Path, forge: Callable[[Path], str]) -> None:
     """With SHA256SUMS written anew to fit, a forged row, chart, receipt or gate is still a MISMATCH and is named."""
@@ -274,3 +308,68 @@ def test_identity_inside_the_chart(results: Path) -> None:
         mark = read_identity(results / f"campaign_test/charts/arms.{form}")
         assert (mark["campaign"], mark["chart_id"]) == ("campaign_test", "arms")
         assert len(mark["entry_sha256"]) == 64
+
+
+def _without_column(path: Path, name: str) -> None:
+    lines = list(csv.reader(io.StringIO(path.read_text(), newline="")))
+    place = lines[0].index(name)
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([*line[:place], *line[place + 1 :]] for line in lines)
+
+
+def lose_column(results: Path) -> str:
+    _without_column(results / "campaign_test/extracts/rows.csv", "publishable")
+    return "rows.csv"
+
+
+def lose_parquet_columns(results: Path) -> str:
+    path = results / "campaign_test/extracts/rows.parquet"
+    pq.write_table(pq.read_table(path, columns=["row_id"]), path)
+    return "rows.parquet"
+
+
+def lose_order(results: Path) -> str:
+    path = results / "campaign_test/extracts/rows.csv"
+    head, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([head, *reversed(lines)]))
+    return "rows.csv"
+
+
+def lose_attempts(results: Path) -> str:
+    (results / "campaign_test/extracts/attempts.csv").unlink()
+    return "attempts.csv"
+
+
+def lose_cards(results: Path) -> str:
+    (results / "campaign_test/extracts/cards.json").unlink()
+    (results / "campaign_test/cards.html").unlink()
+    return "cards.json"
+
+
+def lose_chart(results: Path) -> str:
+    for form in ("svg", "png"):
+        (results / f"campaign_test/charts/throughput.{form}").unlink()
+        (results / f"campaign_test/statements/audit.throughput.{form}.json").unlink()
+    return "throughput.svg"
+
+
+@pytest.mark.parametrize(
+    "lose", [lose_column, lose_parquet_columns, lose_order, lose_attempts, lose_cards, lose_chart]
+)
+def test_what_should_be_there_and_is_not_is_no_pass(results: Path, lose: Callable[[Path], str]) -> None:
+    """A column, an extract or a chart that is gone, with the lists written anew to fit, is not VERIFIED."""
+    named = lose(results)
+    repin(results)
+    report = audit_target(results / "campaign_test")
+    assert str(report.result) != "VERIFIED"
+    assert any(named in text for text in report.files_at_fault), report.files_at_fault
+
+
+def test_a_row_that_does_not_recompute_ends_its_own_audit(results: Path) -> None:
+    """A row that stands twice, once forged: the audit of that row alone is a MISMATCH too."""
+    path = results / "campaign_test/extracts/rows.csv"
+    head, first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([head, first.replace(",110.0,", ",999.0,"), first, *rest]))
+    repin(results)
+    report = audit_target(Path(f"{path}#base/chat_c2/r1"))
+    assert str(report.result) == "MISMATCH"

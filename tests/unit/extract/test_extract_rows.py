@@ -120,6 +120,32 @@ def test_missing_or_changed_evidence_makes_a_row_invalid(tmp_path: Path, name: s
     assert rows["base/chat_c2/r3"]["publishable"]
 
 
+@pytest.mark.parametrize(
+    ("section", "key"), [("points", "max_tokens"), ("points", "seed"), ("arms", "flags")]
+)
+def test_a_receipt_of_another_plan_is_an_invalid_row(tmp_path: Path, section: str, key: str) -> None:
+    """A plan that changed after a point was measured: its row does not stand for the plan's point."""
+    folder = Scene(tmp_path).build()
+    plan = json.loads((folder / "plan.json").read_text())
+    plan[section][{"points": "chat_c2", "arms": "base"}[section]][key] = (
+        {"parallel": 9} if key == "flags" else 9
+    )
+    (folder / "plan.json").write_text(json.dumps(plan))
+    row = rows_of(folder)["base/chat_c2/r1"]
+    assert row["invalid"]
+    assert "not_as_planned" in row["reasons"]
+    assert f"{section[:-1].replace('arm', 'server')}.{key}" in row["detail"]
+
+
+def test_a_repeat_past_those_of_the_plan_is_no_row(tmp_path: Path) -> None:
+    """A point that was planned with fewer repeats since: the ones too many are in no median."""
+    folder = Scene(tmp_path).build()
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["points"]["chat_c2"]["repeats"] = 2
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert not {"base/chat_c2/r3", "fast/chat_c2/r3"} & rows_of(folder).keys()
+
+
 def test_only_the_window_that_failed_is_invalid(tmp_path: Path) -> None:
     """A set of windows of which one did not reach its concurrency: that window and the pool are invalid."""
     scene = Scene(tmp_path)
