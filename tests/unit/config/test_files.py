@@ -42,6 +42,9 @@ def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
         ({"name": "x"}, ["'n' is missing"]),
         ({"n": "one"}, ["n:", "wrong type", "integer"]),
         ({"n": True}, ["n:", "wrong type"]),
+        ({"n": 3.0}, ["n:", "3.0 is of the wrong type", "integer"]),
+        ({"n": 1, "list": [1, 2.0]}, ["list[1]", "2.0", "integer"]),
+        ({"n": 1, "list": [1, 2, 3, 4]}, ["list:", "4 entries are too many", "at most 3"]),
         ({"n": 1, "kind": "fast"}, ["kind", "fast", "one of first, last"]),
         ({"n": 1, "list": [1, "b"]}, ["list[1]", "integer"]),
     ],
@@ -56,7 +59,7 @@ def test_messages_of_the_schema(value: dict[str, object], words: list[str]) -> N
             "n": {"type": "integer"},
             "name": {"type": "string"},
             "kind": {"enum": ["first", "last"]},
-            "list": {"type": "array", "items": {"type": "integer"}},
+            "list": {"type": "array", "maxItems": 3, "items": {"type": "integer"}},
         },
     }
     with pytest.raises(BadInput) as caught:
@@ -119,6 +122,10 @@ def test_enough_prompts_ship() -> None:
         ("a: 2026-01-02\n", ["a:", "date", "quote it"]),
         ('a: "\\e[31m"\n', ["a:", "control characters"]),
         ('"b\\n": 1\n', ["no plain text"]),
+        ('a: "x\\ud800y"\n', ["a:", "half a character"]),
+        ("a: 1\nb: 1:30\n", ["line 2", "'1:30' would be read as 90", "plain decimal"]),
+        ("a: 1:30.5\n", ["line 1", "would be read as 90.5", "plain decimal"]),
+        ("a:\n- 010\n", ["line 2", "'010' would be read as 8", "plain decimal"]),
     ],
 )
 def test_what_is_no_plain_yaml_is_one_bounded_line(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -131,6 +138,13 @@ def test_what_is_no_plain_yaml_is_one_bounded_line(tmp_path: Path, text: str, wo
     assert all(word in said for word in words), said
     assert "\n" not in said
     assert len(said) < 250
+
+
+def test_plain_numbers_are_read_as_they_stand(tmp_path: Path) -> None:
+    """Zeros at the front of a fraction and quoted texts are no other base."""
+    path = tmp_path / "x.yaml"
+    path.write_text('[0, -7, 0.5, 05.5, 1_000, "010", "1:30", 127.0.0.1:80]\n')
+    assert read_yaml(path) == [0, -7, 0.5, 5.5, 1000, "010", "1:30", "127.0.0.1:80"]
 
 
 def test_a_name_longer_than_a_file_system_takes(tmp_path: Path) -> None:
