@@ -198,7 +198,7 @@ def _explain(error: ValidationError) -> tuple[str, str | None, str | None]:
         near = difflib.get_close_matches(str(error.instance)[:200], [str(v) for v in wanted], n=1)
         hint = f"one of {', '.join(map(str, wanted))}" + (f"; did you mean {near[0]!r}?" if near else "")
         return key, f"{shown(error.instance)} is not known", hint
-    if rule in ("maxItems", "maxProperties"):
+    if rule in ("maxItems", "maxProperties") and isinstance(error.instance, list | dict):
         return key, f"{len(error.instance)} entries are too many", f"at most {wanted}"
     message = error.message.replace(repr(error.instance), shown(error.instance))
     return key, message[:300], rules.get("description")

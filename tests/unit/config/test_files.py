@@ -178,6 +178,37 @@ def set_in(*path: Any) -> Callable[[dict[str, Any]], object]:
     ("change", "words"),
     [
         (set_in("comparisons", 0, "declared_factor", ["flags.nope"]), ["declared_factor[0]", "flags.nope"]),
+        (
+            lambda config: config["comparisons"][0]["declared_factor"].append("flags.spec_type"),
+            ["comparisons[0].declared_factor[4]", "'flags.spec_type' stands twice"],
+        ),
+        (
+            set_in("comparisons", 0, "declared_factor", ["flags.parallel", "flags.threads"]),
+            ["comparisons[0].declared_factor:", "'flags.parallel' is the same in both arms"],
+        ),
+        (
+            lambda config: config["comparisons"].append(config["comparisons"][0]),
+            ["comparisons[1].name", "'lookup_over_base' stands twice"],
+        ),
+        (set_in("points", "chat_c4", "repeats", 10**9), ["points.chat_c4.repeats", "maximum of 1000"]),
+        (set_in("points", "chat_c4", "concurrency", 10**9), ["points.chat_c4.concurrency", "maximum of"]),
+        (set_in("points", "chat_c4", "requests", 10**9), ["points.chat_c4.requests", "maximum of"]),
+        (set_in("points", "soak_c4", "windows", 10**9), ["points.soak_c4.windows", "maximum of 1000"]),
+        (set_in("points", "soak_c4", "pool", 10**9), ["points.soak_c4.pool", "maximum of"]),
+        (set_in("points", "soak_c4", "issue_s", 10**9), ["points.soak_c4.issue_s", "maximum of"]),
+        (set_in("points", "chat_c4", "max_tokens", 10**9), ["points.chat_c4.max_tokens", "maximum of"]),
+        (set_in("warm_up", "requests_per_slot", 10**9), ["warm_up.requests_per_slot", "maximum of"]),
+        (set_in("context_tokens", 10**9), ["context_tokens", "maximum of"]),
+        (set_in("order", ["base", "lookup"] * 501), ["order:", "1002 entries are too many", "at most 1000"]),
+        (
+            lambda config: (
+                config.update(order=["base", "lookup"] * 100)
+                or config["points"]["chat_c4"].update(repeats=1000)
+            ),
+            ["points:", "200 sessions of 1006 repeats and windows are 201200 loads", "at most 100000"],
+        ),
+        (set_in("points", "chat_c4", "repeats", 3.0), ["points.chat_c4.repeats", "3.0", "integer"]),
+        (set_in("points", "chat_c4", "concurrency", 4.0), ["points.chat_c4.concurrency", "integer"]),
         (set_in("comparisons", 0, "denominator", "lookup"), ["comparisons[0].denominator", "itself"]),
         (set_in("points", "chat_c4", "requests", 3), ["points.chat_c4.requests", "at least 4"]),
         (set_in("points", "synthetic_c4", "max_tokens", 8100), ["points.synthetic_c4.max_tokens", "8192"]),
