@@ -13,15 +13,27 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.audit import audit_target, verify_results
+from assay.audit.files import SUMS
 from assay.audit.outcome import EXIT_CODES, AuditReport, plain
-from assay.audit.recompute import read_rows_csv
+from assay.cli.evidence import of_shape, read_record, read_rows
 from assay.errors import EXIT_OK, BadInput
-from assay.extract.reference import read_reference, side_by_side
+from assay.extract.reference import ROW_METRICS, read_reference, side_by_side
 from assay.records.campaign import open_campaign
-from assay.records.files import read_json
 from assay.vocab import AuditResult
 
 _FORMAT = Annotated[str, typer.Option("--format", help="text or json.")]
+REFERENCE_COLUMNS = (
+    "row_id",
+    "kind",
+    "arm",
+    "point_id",
+    "workload",
+    "concurrency",
+    "publishable",
+    "invalid",
+    *sorted({column for column, _ in ROW_METRICS.values()}),
+)
+"""What of a row a published figure is put beside."""
 _SEVERITY = (AuditResult.VERIFIED, AuditResult.INCOMPLETE, AuditResult.MISMATCH)
 
 
@@ -43,10 +55,14 @@ def audit(
     Ends VERIFIED (exit 0), MISMATCH (1) or INCOMPLETE (3), and names each file at fault.
     """
     _known_format(output_format)
-    path = Path(target)
-    if not Path(target.partition("#")[0]).exists():
-        raise BadInput("not there", where=target.partition("#")[0])
-    _finish([audit_target(path, results)], output_format)
+    file = target.partition("#")[0]
+    if not file:
+        raise BadInput("names no file", where="audit", hint="results/<campaign>, or a file in it")
+    if not Path(file).exists():
+        raise BadInput("not there", where=file)
+    if Path(file).is_dir() and not any((Path(file) / name).is_file() for name in ("plan.json", SUMS)):
+        raise BadInput("no campaign's folder", where=file, hint="results/<campaign>")
+    _finish([audit_target(Path(target), results)], output_format)
 
 
 def verify(
@@ -91,20 +107,22 @@ def compare(
     _known_format(output_format)
     campaign = open_campaign(campaign_dir)
     if reference is not None:
-        record: Any = side_by_side(read_reference(reference), campaign, _rows(campaign_dir))
+        published = read_reference(reference)
+        path = campaign_dir / "extracts" / "rows.csv"
+        rows = read_rows(campaign_dir, REFERENCE_COLUMNS)
+        with of_shape(path):
+            record: Any = side_by_side(published, campaign, rows)
         show = _show_reference
     else:
-        record = read_json(campaign_dir / "extracts" / "comparisons.json")
+        path = campaign_dir / "extracts" / "comparisons.json"
+        record = read_record(path, "assay/comparisons/1")
         show = _show_comparisons
     if output_format == "json":
         typer.echo(json.dumps(record, indent=1, sort_keys=True))
     else:
-        show(record)
+        with of_shape(path):
+            show(record)
     raise typer.Exit(EXIT_OK)
-
-
-def _rows(campaign_dir: Path) -> list[dict[str, Any]]:
-    return read_rows_csv(campaign_dir / "extracts" / "rows.csv")
 
 
 def _cell(value: Any) -> Text:

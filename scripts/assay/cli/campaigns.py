@@ -13,6 +13,7 @@ from assay.config.campaign import campaign_files, load_campaign
 from assay.config.files import read_config
 from assay.errors import AssayError, BadInput, Incomplete
 from assay.gates import load_policy
+from assay.records.campaign import check_shape
 from assay.records.files import read_json
 from assay.stage.preflight import check_campaign, check_machine
 from assay.stage.specs import root_of
@@ -124,21 +125,31 @@ def failed_receipts(results: Path) -> list[tuple[Path, str]]:
         receipts: dict[Path, dict[str, Any]] = {}
         for path in sorted(folder.rglob("*.json")):
             try:
-                record = read_json(path)
+                receipts[path] = _read_receipt(path)
             except AssayError as error:
                 found.append((path, str(error)))
-                continue
-            if isinstance(record, dict) and "state" in record:
-                receipts[path] = record
         open_sessions = {
             session_id: bracket["why_open"]
             for record in receipts.values()
-            for session_id, bracket in (record.get("measured", {}).get("brackets") or {}).items()
-            if bracket["why_open"]
+            for session_id, bracket in ((record.get("measured") or {}).get("brackets") or {}).items()
+            if bracket.get("why_open")
         }
         for path, record in receipts.items():
-            if record["state"] in [str(state) for state in RETRIED]:
-                found.append((path, ", ".join(record["reasons"]) or record["state"]))
-            elif record.get("point_id") is not None and record["session_id"] in open_sessions:
+            if record.get("state") in [str(state) for state in RETRIED]:
+                found.append((path, ", ".join(map(str, record["reasons"])) or record["state"]))
+            elif record.get("point_id") is not None and record.get("session_id") in open_sessions:
                 found.append((path, f"{Reason.BRACKET_OPEN}: {open_sessions[record['session_id']]}"))
     return found
+
+
+def _read_receipt(path: Path) -> dict[str, Any]:
+    """Raises Incomplete for what is no receipt, so that its stage is run again. Prompts and topology have no state."""
+    record = read_json(path)
+    if not isinstance(record, dict) or not isinstance(record.get("stage"), str):
+        raise Incomplete(f"{path}: not a receipt")
+    if "state" in record and not (
+        isinstance(record["state"], str) and isinstance(record.get("reasons"), list)
+    ):
+        raise Incomplete(f"{path}: not a receipt: state or reasons are of another kind")
+    check_shape(record, str(path))
+    return record

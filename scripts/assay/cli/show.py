@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
 from assay.cli.console import table_console
+from assay.cli.evidence import of_shape, read_record, read_rows
 from assay.errors import Incomplete
-from assay.records.files import read_json
 from assay.vocab import Reason
 
 MAX_REASONS = 3
 
 
-def _number(text: str, form: str) -> str:
-    return format(float(text), form) if text else "-"
+COLUMNS = (
+    "row_id",
+    "n_ok",
+    "n_issued",
+    "output_tok_s",
+    "ttft_ms_p50",
+    "tpot_ms_p50",
+    "publishable",
+    "invalid",
+    "reasons",
+)
 
 
-def _flags(row: dict[str, str]) -> str:
-    if row["publishable"] == "true":
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _flags(row: dict[str, Any]) -> str:
+    if row["publishable"]:
         return "publishable"
-    word = "INVALID" if row["invalid"] == "true" else "not publishable"
-    reasons = json.loads(row["reasons"] or "[]")
+    word = "INVALID" if row["invalid"] else "not publishable"
+    reasons = row["reasons"] or []
     more = f" +{len(reasons) - MAX_REASONS}" if len(reasons) > MAX_REASONS else ""
     return f"{word}: {', '.join(reasons[:MAX_REASONS])}{more}"
+
+
+def _counted(verdicts: dict[str, Any]) -> list[str]:
+    """Rows by flag, and the verdict of each leg."""
+    counts = verdicts["counts"]
+    return [
+        f"{counts['rows']} rows: {counts['publishable']} publishable, {counts['invalid']} invalid, "
+        f"{counts['neither']} neither",
+        *(f"{leg['leg']}: {leg.get('verdict', 'not_run')}" for leg in verdicts["legs"]),
+    ]
 
 
 def show(
     campaign_dir: Annotated[Path, typer.Argument(help="results/<campaign>")],
 ) -> None:
     """Print the rows of a campaign with their flags, each leg's verdict, and where the charts are."""
-    path = campaign_dir / "extracts" / "rows.csv"
-    try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text())))
-    except OSError as error:
-        raise Incomplete(f"{path}: {error.strerror}; has the campaign run?") from error
+    rows = read_rows(campaign_dir, COLUMNS)
+    path = campaign_dir / "extracts" / "verdicts.json"
+    verdicts = read_record(path, "assay/verdicts/1")
+    with of_shape(path):
+        lines = _counted(verdicts)
     table = Table(
         Column("row", no_wrap=True),
         "ok/issued",
@@ -51,35 +71,31 @@ def show(
         "flags",
         box=None,
     )
-    for row in rows:
-        table.add_row(
-            escape(row["row_id"]),
-            f"{row['n_ok'] or '-'}/{row['n_issued'] or '-'}",
-            _number(row["output_tok_s"], ".1f"),
-            _number(row["ttft_ms_p50"], ".1f"),
-            _number(row["tpot_ms_p50"], ".2f"),
-            escape(_flags(row)),
-        )
+    with of_shape(campaign_dir / "extracts" / "rows.csv"):
+        for row in rows:
+            n_ok, n_issued = _number(row["n_ok"], "d"), _number(row["n_issued"], "d")
+            table.add_row(
+                escape(row["row_id"]),
+                f"{n_ok}/{n_issued}",
+                _number(row["output_tok_s"], ".1f"),
+                _number(row["ttft_ms_p50"], ".1f"),
+                _number(row["tpot_ms_p50"], ".2f"),
+                escape(_flags(row)),
+            )
     console = table_console()
     console.print(table)
-    verdicts = read_json(campaign_dir / "extracts" / "verdicts.json")
-    counts = verdicts["counts"]
-    console.print(
-        f"{counts['rows']} rows: {counts['publishable']} publishable, {counts['invalid']} invalid, "
-        f"{counts['neither']} neither"
-    )
-    for leg in verdicts["legs"]:
-        console.print(f"{escape(leg['leg'])}: {escape(str(leg.get('verdict', 'not_run')))}")
+    for line in lines:
+        console.print(escape(line))
     for chart in sorted((campaign_dir / "charts").glob("*.svg")):
         console.print(f"chart {escape(str(chart))}")
-    unclosed = [row for row in rows if str(Reason.BRACKET_OPEN) in json.loads(row["reasons"] or "[]")]
+    unclosed = [row for row in rows if str(Reason.BRACKET_OPEN) in (row["reasons"] or ())]
     if unclosed:
         console.print(
             f"{len(unclosed)} rows were measured in a session that ended before its gates after the load; to measure "
             f"them again: python -m assay retry --failed --results {escape(str(campaign_dir))}, then snakemake"
         )
-    if not any(row["n_issued"] for row in rows):
-        reasons = sorted({reason for row in rows for reason in json.loads(row["reasons"] or "[]")})
+    if all(row["n_issued"] is None for row in rows):
+        reasons = sorted({reason for row in rows for reason in row["reasons"] or ()})
         raise Incomplete(f"nothing was measured: {', '.join(reasons)}")
     console.print(
         f"audit any of them: python -m assay audit {escape(str(campaign_dir))}/charts/throughput.svg"

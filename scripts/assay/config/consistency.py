@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from assay.errors import BadInput
+
+LOADS_LIMIT = 100_000
+"""No campaign is larger; each repeat and each set of windows is a job, and the plan would not end."""
 
 
 def check_consistency(
@@ -20,8 +23,31 @@ def check_consistency(
         check_point(
             point, workloads[point["workload"]], config["context_tokens"], where, f"points.{point_id}"
         )
+    check_loads(config, where)
+    names: set[str] = set()
     for index, comparison in enumerate(config.get("comparisons", [])):
+        if comparison["name"] in names:
+            raise BadInput(
+                f"{comparison['name']!r} stands twice",
+                where=where,
+                key=f"comparisons[{index}].name",
+                hint="a name of its own",
+            )
+        names.add(comparison["name"])
         check_comparison(comparison, config["arms"], where, f"comparisons[{index}]")
+
+
+def check_loads(config: Mapping[str, Any], where: Path) -> None:
+    """All repeats and windows of all sessions together are a number that can be planned."""
+    each = sum(point.get("repeats") or point["windows"] for point in config["points"].values())
+    sessions = len(config["order"])
+    if sessions * each > LOADS_LIMIT:
+        raise BadInput(
+            f"{sessions} sessions of {each} repeats and windows are {sessions * each} loads",
+            where=where,
+            key="points",
+            hint=f"at most {LOADS_LIMIT}",
+        )
 
 
 def check_point(
@@ -56,7 +82,7 @@ def _prompt_tokens(workload: Mapping[str, Any]) -> int:
 def check_comparison(
     comparison: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], where: Path, key: str
 ) -> None:
-    """Two arms, and a declared factor that one of them has."""
+    """Two arms, and keys of theirs as the declared factor, in one of which they differ."""
     sides = (comparison["numerator"], comparison["denominator"])
     if sides[0] == sides[1]:
         raise BadInput(
@@ -65,14 +91,28 @@ def check_comparison(
             key=f"{key}.denominator",
             hint="another arm than the numerator",
         )
-    for index, factor in enumerate(comparison.get("declared_factor") or ()):
-        if not any(_has(place, factor) for side in sides for place in _places(arms[side])):
+    factors = comparison.get("declared_factor") or []
+    differs = False
+    for index, factor in enumerate(factors):
+        place = f"{key}.declared_factor[{index}]"
+        if factor in factors[:index]:
+            raise BadInput(f"{factor[:80]!r} stands twice", where=where, key=place, hint="once is enough")
+        top, base = ([value for spot in _places(arms[side]) for value in _at(spot, factor)] for side in sides)
+        if not top and not base:
             raise BadInput(
                 f"neither arm has a key {factor[:80]!r}",
                 where=where,
-                key=f"{key}.declared_factor[{index}]",
+                key=place,
                 hint="a key of one of the arms, such as flags.spec_type or replicas",
             )
+        differs = differs or top != base
+    if factors and not differs:
+        raise BadInput(
+            f"{factors[0][:80]!r} is the same in both arms",
+            where=where,
+            key=f"{key}.declared_factor",
+            hint="at least one key in which they differ",
+        )
 
 
 def _places(arm: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -84,11 +124,12 @@ def _places(arm: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
         yield role.get("flags") or {}
 
 
-def _has(value: Any, dotted: str) -> bool:
-    """Does the dotted path lead to a key? A key may have dots itself."""
+def _at(value: Any, dotted: str) -> Iterator[Any]:
+    """What stands where the dotted path leads. A key may have dots itself."""
     if not isinstance(value, Mapping):
-        return False
-    return any(
-        dotted == name or (dotted.startswith(f"{name}.") and _has(inner, dotted[len(name) + 1 :]))
-        for name, inner in value.items()
-    )
+        return
+    for name, inner in value.items():
+        if dotted == name:
+            yield inner
+        elif dotted.startswith(f"{name}."):
+            yield from _at(inner, dotted[len(name) + 1 :])

@@ -24,6 +24,9 @@ _SHOWN_CHARS = 80
 _CONSTRUCTION = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What the library lets through when a scalar is not what its tag or its form says."""
 
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+$|[0-9_]+:)")
+"""Numbers that the library reads as YAML 1.1 has them: 010 to the base 8, 1:30 to the base 60."""
+
 
 class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML would keep the last of two equal keys in silence.
@@ -47,11 +50,15 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except _CONSTRUCTION as error:
             kind = str(node.tag).rpartition(":")[2]
             text = f"{shown(node.value)} is no {kind}"
             raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from error
+        if isinstance(value, int | float) and _OTHER_BASE.match(str(node.value)):
+            text = f"{shown(node.value)} would be read as {value} (write a plain decimal number, or quote it)"
+            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+        return value
 
 
 def shown(value: Any) -> str:
@@ -75,7 +82,8 @@ def read_yaml(path: Path) -> Any:
         value = yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise BadInput(f"not YAML: {_one_line(error.problem)}", where=path, key=f"line {line}") from error
+        about = "" if isinstance(error, yaml.constructor.ConstructorError) else "not YAML: "
+        raise BadInput(f"{about}{_one_line(error.problem)}", where=path, key=f"line {line}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         fault = f"the character {error.character!r} may not stand in it"
@@ -111,6 +119,13 @@ def check_plain(value: Any, where: Path) -> None:
         elif isinstance(one, str):
             if any(ord(char) < 32 and char not in "\n\t" for char in one):
                 raise BadInput(f"{shown(one)} has control characters", where=where, key=key)
+            if any("\ud800" <= char <= "\udfff" for char in one):
+                raise BadInput(
+                    f"{shown(one)} has half a character",
+                    where=where,
+                    key=key,
+                    hint="write the whole one, no surrogate",
+                )
         elif not isinstance(one, dict | list):
             raise BadInput(
                 f"{shown(one)} is a {type(one).__name__}",
@@ -183,6 +198,8 @@ def _explain(error: ValidationError) -> tuple[str, str | None, str | None]:
         near = difflib.get_close_matches(str(error.instance)[:200], [str(v) for v in wanted], n=1)
         hint = f"one of {', '.join(map(str, wanted))}" + (f"; did you mean {near[0]!r}?" if near else "")
         return key, f"{shown(error.instance)} is not known", hint
+    if rule in ("maxItems", "maxProperties") and isinstance(error.instance, list | dict):
+        return key, f"{len(error.instance)} entries are too many", f"at most {wanted}"
     message = error.message.replace(repr(error.instance), shown(error.instance))
     return key, message[:300], rules.get("description")
 
@@ -197,7 +214,16 @@ def _pattern(_: Any, pattern: str, instance: Any, __: Mapping[str, Any]) -> Iter
         yield ValidationError(f"{shown(instance)} does not match {pattern!r}")
 
 
-_Validator = validators.extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]
+def _is_integer(_: Any, instance: Any) -> bool:
+    """3.0 is none: what reads a setting counts with it."""
+    return isinstance(instance, int) and not isinstance(instance, bool)
+
+
+_Validator = validators.extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {"pattern": _pattern},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
+)
 
 
 def _closest(error: ValidationError) -> ValidationError:

@@ -15,6 +15,9 @@ from assay.errors import BadInput
 _KEY_DIGITS = 6
 _MAX_COUNTS = 24
 _WORDS_PER_TOKEN = 0.75
+_WORDS_PER_TOKEN_MAX = 4
+"""No tokenizer takes more words together; a server that counts so is not measuring the text."""
+_GROWTH_MAX = 4
 
 
 class LengthNotReached(Exception):
@@ -90,14 +93,19 @@ def build_haystack(
         return seen[n_words]
 
     low, n_low = 0, measure(0)
-    high = max(8, int((target - n_low) * (words_per_token or _WORDS_PER_TOKEN)))
+    high = max(8, int((target - n_low) * min(words_per_token or _WORDS_PER_TOKEN, _WORDS_PER_TOKEN_MAX)))
     if n_low > target + allowed:
         raise LengthNotReached(f"the question alone has {n_low} tokens")
     n_high = measure(high)
+    most = target * _WORDS_PER_TOKEN_MAX
     while n_high < target and len(seen) < _MAX_COUNTS:
         low, n_low = high, n_high
-        high = max(high + 8, int(high * target / max(n_high, 1) * 1.02))
+        factor = min(target / max(n_high, 1) * 1.02, _GROWTH_MAX)
+        high = min(max(high + 8, int(high * factor)), most)
         n_high = measure(high)
+        does_not_grow = high >= 2 * low and n_high <= n_low
+        if n_high < target and (does_not_grow or high == most):
+            raise LengthNotReached(f"the server counts {n_high} tokens for {high} words")
     while len(seen) < _MAX_COUNTS and high - low > 1:
         if abs(n_high - target) <= allowed or abs(n_low - target) <= allowed:
             break

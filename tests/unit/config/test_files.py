@@ -42,6 +42,9 @@ def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
         ({"name": "x"}, ["'n' is missing"]),
         ({"n": "one"}, ["n:", "wrong type", "integer"]),
         ({"n": True}, ["n:", "wrong type"]),
+        ({"n": 3.0}, ["n:", "3.0 is of the wrong type", "integer"]),
+        ({"n": 1, "list": [1, 2.0]}, ["list[1]", "2.0", "integer"]),
+        ({"n": 1, "list": [1, 2, 3, 4]}, ["list:", "4 entries are too many", "at most 3"]),
         ({"n": 1, "kind": "fast"}, ["kind", "fast", "one of first, last"]),
         ({"n": 1, "list": [1, "b"]}, ["list[1]", "integer"]),
     ],
@@ -56,7 +59,7 @@ def test_messages_of_the_schema(value: dict[str, object], words: list[str]) -> N
             "n": {"type": "integer"},
             "name": {"type": "string"},
             "kind": {"enum": ["first", "last"]},
-            "list": {"type": "array", "items": {"type": "integer"}},
+            "list": {"type": "array", "maxItems": 3, "items": {"type": "integer"}},
         },
     }
     with pytest.raises(BadInput) as caught:
@@ -119,6 +122,10 @@ def test_enough_prompts_ship() -> None:
         ("a: 2026-01-02\n", ["a:", "date", "quote it"]),
         ('a: "\\e[31m"\n', ["a:", "control characters"]),
         ('"b\\n": 1\n', ["no plain text"]),
+        ('a: "x\\ud800y"\n', ["a:", "half a character"]),
+        ("a: 1\nb: 1:30\n", ["line 2", "'1:30' would be read as 90", "plain decimal"]),
+        ("a: 1:30.5\n", ["line 1", "would be read as 90.5", "plain decimal"]),
+        ("a:\n- 010\n", ["line 2", "'010' would be read as 8", "plain decimal"]),
     ],
 )
 def test_what_is_no_plain_yaml_is_one_bounded_line(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -131,6 +138,13 @@ def test_what_is_no_plain_yaml_is_one_bounded_line(tmp_path: Path, text: str, wo
     assert all(word in said for word in words), said
     assert "\n" not in said
     assert len(said) < 250
+
+
+def test_plain_numbers_are_read_as_they_stand(tmp_path: Path) -> None:
+    """Zeros at the front of a fraction and quoted texts are no other base."""
+    path = tmp_path / "x.yaml"
+    path.write_text('[0, -7, 0.5, 05.5, 1_000, "010", "1:30", 127.0.0.1:80]\n')
+    assert read_yaml(path) == [0, -7, 0.5, 5.5, 1000, "010", "1:30", "127.0.0.1:80"]
 
 
 def test_a_name_longer_than_a_file_system_takes(tmp_path: Path) -> None:
@@ -164,6 +178,37 @@ def set_in(*path: Any) -> Callable[[dict[str, Any]], object]:
     ("change", "words"),
     [
         (set_in("comparisons", 0, "declared_factor", ["flags.nope"]), ["declared_factor[0]", "flags.nope"]),
+        (
+            lambda config: config["comparisons"][0]["declared_factor"].append("flags.spec_type"),
+            ["comparisons[0].declared_factor[4]", "'flags.spec_type' stands twice"],
+        ),
+        (
+            set_in("comparisons", 0, "declared_factor", ["flags.parallel", "flags.threads"]),
+            ["comparisons[0].declared_factor:", "'flags.parallel' is the same in both arms"],
+        ),
+        (
+            lambda config: config["comparisons"].append(config["comparisons"][0]),
+            ["comparisons[1].name", "'lookup_over_base' stands twice"],
+        ),
+        (set_in("points", "chat_c4", "repeats", 10**9), ["points.chat_c4.repeats", "maximum of 1000"]),
+        (set_in("points", "chat_c4", "concurrency", 10**9), ["points.chat_c4.concurrency", "maximum of"]),
+        (set_in("points", "chat_c4", "requests", 10**9), ["points.chat_c4.requests", "maximum of"]),
+        (set_in("points", "soak_c4", "windows", 10**9), ["points.soak_c4.windows", "maximum of 1000"]),
+        (set_in("points", "soak_c4", "pool", 10**9), ["points.soak_c4.pool", "maximum of"]),
+        (set_in("points", "soak_c4", "issue_s", 10**9), ["points.soak_c4.issue_s", "maximum of"]),
+        (set_in("points", "chat_c4", "max_tokens", 10**9), ["points.chat_c4.max_tokens", "maximum of"]),
+        (set_in("warm_up", "requests_per_slot", 10**9), ["warm_up.requests_per_slot", "maximum of"]),
+        (set_in("context_tokens", 10**9), ["context_tokens", "maximum of"]),
+        (set_in("order", ["base", "lookup"] * 501), ["order:", "1002 entries are too many", "at most 1000"]),
+        (
+            lambda config: (
+                config.update(order=["base", "lookup"] * 100)
+                or config["points"]["chat_c4"].update(repeats=1000)
+            ),
+            ["points:", "200 sessions of 1006 repeats and windows are 201200 loads", "at most 100000"],
+        ),
+        (set_in("points", "chat_c4", "repeats", 3.0), ["points.chat_c4.repeats", "3.0", "integer"]),
+        (set_in("points", "chat_c4", "concurrency", 4.0), ["points.chat_c4.concurrency", "integer"]),
         (set_in("comparisons", 0, "denominator", "lookup"), ["comparisons[0].denominator", "itself"]),
         (set_in("points", "chat_c4", "requests", 3), ["points.chat_c4.requests", "at least 4"]),
         (set_in("points", "synthetic_c4", "max_tokens", 8100), ["points.synthetic_c4.max_tokens", "8192"]),

@@ -131,6 +131,25 @@ def test_a_tokenizer_that_jumps_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "counted",
+    [lambda _: 3, lambda n_words: 3 + n_words.bit_length(), lambda n_words: 3 + n_words // 50],
+    ids=["always_3", "logarithm", "50_words_a_token"],
+)
+def test_a_server_whose_count_hardly_grows_is_refused(counted: Callable[[int], int]) -> None:
+    """A count that does not follow the text ends in few counts and a bounded text, and both are said."""
+    asked: list[int] = []
+
+    def count(messages: list[dict[str, Any]]) -> tuple[int, str]:
+        asked.append(len(messages[0]["content"].split()))
+        return counted(asked[-1]), "test"
+
+    with pytest.raises(LengthNotReached, match=r"the server counts \d+ tokens for \d+ words"):
+        build_haystack(specs(lengths_tokens=[30_000])[0], FILLER, count)
+    assert len(asked) <= 5
+    assert max(asked) < 5 * 30_000
+
+
 def test_the_same_place_twice_is_bad_input() -> None:
     """A depth or length that stands twice would be counted twice: the file is wrong."""
     with pytest.raises(BadInput, match="stands twice"):
