@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from assay.cli.console import table_console
 from assay.cli.evidence import of_shape, read_record, read_rows
 from assay.errors import Incomplete
-from assay.vocab import Reason
+from assay.vocab import Reason, Verdict
 
 MAX_REASONS = 3
 
@@ -49,8 +49,32 @@ def _counted(verdicts: dict[str, Any]) -> list[str]:
     return [
         f"{counts['rows']} rows: {counts['publishable']} publishable, {counts['invalid']} invalid, "
         f"{counts['neither']} neither",
-        *(f"{leg['leg']}: {leg.get('verdict', 'not_run')}" for leg in verdicts["legs"]),
+        *(
+            f"{leg['leg']}: {leg.get('verdict', 'not_run')}{_why(leg, verdicts['runs'])}"
+            for leg in verdicts["legs"]
+        ),
     ]
+
+
+def _why(leg: dict[str, Any], runs: list[dict[str, Any]]) -> str:
+    """What decided a leg that did not pass: its missing rows, and what its runs did not pass."""
+    if leg.get("verdict") == Verdict.PASS:
+        return ""
+    found = [f"{len(leg['missing_rows'])} rows missing"] if leg["missing_rows"] else []
+    for run in runs:
+        if run["run_id"] in leg["run_ids"]:
+            for finding in run["findings"]:
+                if finding["verdict"] != Verdict.PASS:
+                    measured = finding["measured"] if isinstance(finding["measured"], dict) else {}
+                    detail = finding["detail"] or ", ".join(
+                        finding["reasons"] or measured.get("unchecked") or ()
+                    )
+                    found.append(
+                        f"{finding['name']} {finding['verdict']}" + (f": {detail}" if detail else "")
+                    )
+    found = list(dict.fromkeys(found))
+    more = f"; and {len(found) - MAX_REASONS} more" if len(found) > MAX_REASONS else ""
+    return f" ({'; '.join(found[:MAX_REASONS])}{more})" if found else ""
 
 
 def show(

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from assay.cli import main
+from assay.cli.show import show
+from assay.extract import everything
+from make_results import Scene
 
 REFERENCE = Path(__file__).resolve().parents[3] / "config" / "reference" / "published_results.csv"
 OTHER_JSON = [b"[]", b"{}", b"null", b"5", b"\xff", b"[" * 100_000]
@@ -97,3 +100,17 @@ def test_receipts_without_a_state_are_kept(results: Path, assay: Run) -> None:
     path.write_text(json.dumps({"schema": "assay/prompts/1", "stage": "prepare_prompts", "point_id": "p"}))
     assert assay("retry", "--failed", "--results", str(results)) == (0, [])
     assert path.exists()
+
+
+def test_a_leg_that_did_not_pass_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A leg with a session that had no gates after its load names what did not pass, beside its verdict."""
+    scene = Scene(tmp_path)
+    scene.why_open["base"] = "no gates after the load in this session"
+    folder = scene.build()
+    everything.write(folder)
+    show(folder)
+    lines = capsys.readouterr().out.splitlines()
+    (base,) = [line for line in lines if line.startswith("base: ")]
+    assert "gate_after" in base
+    (fast,) = [line for line in lines if line.startswith("fast: ")]
+    assert fast == "fast: pass"
