@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from assay.audit import audit_target, verify_results
 from assay.audit.files import SUMS
 from assay.audit.outcome import EXIT_CODES, AuditReport, plain
+from assay.cli.console import table_console
 from assay.cli.evidence import of_shape, read_record, read_rows
 from assay.errors import EXIT_OK, BadInput
 from assay.extract.reference import ROW_METRICS, read_reference, side_by_side
@@ -131,14 +131,29 @@ def _cell(value: Any) -> Text:
     return Text(f"{value:.4g}" if isinstance(value, float) else plain(value, 60))
 
 
+def _separation(metric: dict[str, Any]) -> str:
+    """What the ranges say, with how many repeats or windows they are of."""
+    sides = (metric["numerator"], metric["denominator"])
+    counts = " and ".join(str((side.get("windows") or side)["n"]) for side in sides)
+    return f"{metric['separation']} (n {counts})" if metric["separation"] else ""
+
+
 def _show_comparisons(record: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = table_console()
     if not record["comparisons"]:
         console.print("The campaign plans no comparison.")
     for one in record["comparisons"]:
         title = f"{one['numerator']} over {one['denominator']}: {one['kind']}, order {one['run_order']['planned']}"
         table = Table(title=Text(plain(title)))
-        for name in ("point", "metric", one["numerator"], one["denominator"], "ratio", "", "publishable"):
+        for name in (
+            "point",
+            "metric",
+            one["numerator"],
+            one["denominator"],
+            "ratio",
+            "separation",
+            "publishable",
+        ):
             table.add_column(Text(plain(name, 30)))
         for point in one["points"]:
             for metric in point["metrics"]:
@@ -151,7 +166,7 @@ def _show_comparisons(record: dict[str, Any]) -> None:
                     top["median"],
                     base["median"],
                     metric["ratio"],
-                    metric["separation"] or "",
+                    _separation(metric),
                     "yes" if metric["publishable"] else "no",
                 )
                 table.add_row(*map(_cell, cells))
@@ -167,7 +182,7 @@ def _show_comparisons(record: dict[str, Any]) -> None:
 
 
 def _show_reference(record: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = table_console()
     table = Table(title=Text(plain(f"{record['campaign']}: published and measured")))
     for name in ("arm", "workload", "C", "metric", "unit", "published", "measured", "ratio", "statistic"):
         table.add_column(name)

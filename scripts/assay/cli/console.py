@@ -9,5 +9,5 @@ PLAIN_WIDTH = 200
 
 def table_console() -> Console:
     """As wide as the terminal; elsewhere, in a file or a pipe, as wide as a table needs."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
