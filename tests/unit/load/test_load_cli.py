@@ -13,11 +13,12 @@ import pytest
 
 from assay.load import recover
 from engines.scripted_server import Request, ScriptedServer, Step, plain, words
+from make_requests import Shape, request_rows, write_table
 
 
-def assay(*arguments: Any) -> subprocess.CompletedProcess[str]:
+def assay(*arguments: Any, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "assay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
 
 
 @pytest.fixture
@@ -166,3 +167,31 @@ def test_an_export_names_the_endpoint_that_was_used(tmp_path: Path) -> None:
         assert [request.path for request in server.requests] == ["/v1/completions"]
     assert assay("export", out, "--format", "vllm").returncode == 0
     assert json.loads((out / "vllm_bench.json").read_text())["endpoint_type"] == "openai"
+
+
+@pytest.mark.parametrize(
+    ("stage", "marks"),
+    [
+        ("results/evidence/s/finite/p/r1", []),
+        ("copied/s/finite/p/r1", ["copied/s/finite/p/r1/stage.json"]),
+        ("copied/s/sustained/p/w1", ["copied/s/session.json"]),
+    ],
+)
+def test_an_export_leaves_evidence_as_it_is(tmp_path: Path, stage: str, marks: list[str]) -> None:
+    """The export of a stage goes to the current directory, and none is written into a session."""
+    folder, elsewhere = tmp_path / stage, tmp_path / "elsewhere"
+    folder.mkdir(parents=True)
+    elsewhere.mkdir()
+    write_table(folder / "requests.parquet", request_rows(Shape(), "s", "p"))
+    for mark in marks:
+        (tmp_path / mark).write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    for out in (folder / "x.json", folder / "new" / "x.json"):
+        refused = assay("export", folder, "--format", "vllm", "--out", out)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert "--out elsewhere" in refused.stderr
+    assert assay("export", ".", "--format", "vllm", cwd=folder).returncode == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    exported = assay("export", folder, "--format", "vllm", cwd=elsewhere)
+    assert (exported.returncode, exported.stdout) == (0, "vllm_bench.json\n"), exported.stderr
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, elsewhere / "vllm_bench.json"])
