@@ -111,13 +111,22 @@ def verbs() -> list[str]:
 
 def test_the_promised_verbs_exist() -> None:
     """The verbs that users were promised are all there."""
-    assert {"validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"} <= set(
-        verbs()
-    )
+    assert {
+        "validate",
+        "probe",
+        "load",
+        "gates",
+        "audit",
+        "verify",
+        "retry",
+        "list",
+        "export",
+        "recover",
+    } <= set(verbs())
 
 
 @pytest.mark.parametrize(
-    "verb", ["validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"]
+    "verb", ["validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export", "recover"]
 )
 def test_help_of_each_verb(verb: str) -> None:
     """`--help` of a verb exits 0 and says what it does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -88,7 +89,8 @@ def load(
     """Send prompts to an endpoint under a fixed load and record every request.
 
     Ends 0 when the phase is valid and every request ended ok, 1 otherwise; the records are written either way.
-    Ends 3 when the host does not let them be written, and says where the requests that had ended are.
+    Ends 3 when the host does not let them be written, and says where the requests that had ended are: `assay
+    recover` makes a table of them, as of a load that was stopped.
     """
     if requests is None and duration is None:
         raise BadInput("missing", where="--requests", hint="or --duration")
@@ -146,12 +148,15 @@ def load(
 
 def what_is_kept(out: Path) -> str:
     """Where the requests of a broken-off load are. A load that had none leaves nothing that bars its folder."""
+    if (out / REQUESTS).exists():
+        return f"the requests that had ended are in {REQUESTS} of {out}"
     journals = sorted(out.glob("journal-[0-9]*.bin"))
     kept = [path.name for path in journals if path.stat().st_size]
-    if not kept and (out / REQUESTS).exists():
-        kept = [REQUESTS]
     if kept:
-        return f"the requests that had ended are in {', '.join(kept)} of {out}"
+        command = f"python -m assay recover {shlex.quote(str(out))}"
+        return (
+            f"the requests that had ended are in {', '.join(kept)} of {out}; {command} makes a table of them"
+        )
     for path in (*journals, out / JOURNAL_PLAN):
         path.unlink(missing_ok=True)
     return "no request had ended"

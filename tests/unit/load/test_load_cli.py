@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.load import recover
+from assay.records.requests import read_requests
 from engines.scripted_server import Request, ScriptedServer, Step, plain, words
 from make_requests import Shape, request_rows, write_table
 
@@ -127,18 +129,75 @@ def limited(what: int, limit: int, *arguments: Any) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_full_disk_ends_it_with_3_and_says_where_the_requests_are(prompts: Path, tmp_path: Path) -> None:
-    """No room for the table: exit 3, one line with the reason and the journal, from which the rows come back."""
+@pytest.mark.parametrize(("limit", "kept"), [(8_192, "journal-0.bin"), (16_384, "requests.parquet")])
+def test_a_full_disk_ends_it_with_3_and_says_where_the_requests_are(
+    prompts: Path, tmp_path: Path, limit: int, kept: str
+) -> None:
+    """No room for the records: exit 3, one line with the reason and the file that has the requests, or of which
+    the rows come back."""
     out = tmp_path / "out"
     with ScriptedServer(lambda _r: words(2)) as server:
         run = limited(
-            *(resource.RLIMIT_FSIZE, 16_384, "load", "--url", server.url, "--model", "m"),
+            *(resource.RLIMIT_FSIZE, limit, "load", "--url", server.url, "--model", "m"),
             *("--prompts", prompts, "--concurrency", 2, "--requests", 400, "--out", out),
         )
     assert run.returncode == 3, run.stderr
-    assert f"File too large: the requests that had ended are in journal-0.bin of {out}" in run.stderr
+    assert f"File too large: the requests that had ended are in {kept} of {out}" in run.stderr
     assert run.stderr.count("\n") == 1
-    assert recover(out)["rows"] > 20
+    if kept.startswith("journal"):
+        assert f"python -m assay recover {out} " in run.stderr
+        assert assay("recover", out).returncode == 0
+    assert read_requests(out / "requests.parquet").num_rows > 20
+
+
+def test_a_stopped_load_names_the_command_that_recovers_it(prompts: Path, tmp_path: Path) -> None:
+    """Ctrl-C: the last line names `assay recover`, which makes table and summary once and refuses a second time."""
+    out = tmp_path / "out folder"
+    command = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command += "runpy.run_module('assay', run_name='__main__', alter_sys=True)"
+    given = ["load", "--model", "m", "--prompts", prompts, "--out", out, "--concurrency", 2, "--duration", 60]
+    with ScriptedServer(lambda _r: words(3, first_ms=20)) as server:
+        run = subprocess.Popen(
+            [sys.executable, "-c", command, *map(str, given), "--url", server.url],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        limit = time.monotonic() + 30
+        while len(server.requests) < 20 and time.monotonic() < limit:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=15)
+    assert run.returncode != 0
+    said = f"python -m assay recover '{out}'"
+    assert said in errors
+    recovered = assay("recover", out)
+    assert recovered.returncode == 0, recovered.stderr
+    n_rows = json.loads((out / "summary.json").read_text())["requests"]["issued"]
+    assert n_rows >= 18
+    assert f"{n_rows} requests, 0 bytes" in recovered.stdout
+    again = assay("recover", out)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1), again.stderr
+    assert "requests.parquet already" in again.stderr
+    assert assay("export", out, "--format", "vllm").returncode == 0
+
+
+def test_what_cannot_be_recovered_ends_with_3_and_makes_no_table(tmp_path: Path) -> None:
+    """No journal, an empty one, one that is no journal: exit 3, one line that says so, no requests.parquet."""
+
+    def said() -> str:
+        run = assay("recover", tmp_path)
+        assert (run.returncode, run.stderr.count("\n")) == (3, 1), run.stderr
+        assert not list(tmp_path.glob("*requests.parquet*"))
+        return run.stderr
+
+    assert "journal-plan.json: not there" in said()
+    (tmp_path / "journal-plan.json").write_text("{}")
+    assert "no journal" in said()
+    (tmp_path / "journal-0.bin").touch()
+    assert "no request had ended" in said()
+    (tmp_path / "journal-0.bin").write_bytes(b"\xff" * 100)
+    assert "not a journal" in said()
 
 
 def test_too_few_files_bar_no_folder(prompts: Path, tmp_path: Path) -> None:
