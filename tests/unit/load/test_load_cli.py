@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from assay.records.requests import read_requests
-from engines.scripted_server import Request, ScriptedServer, Step, plain, words
+from engines.scripted_server import Close, Request, ScriptedServer, Step, plain, words
 from make_requests import Shape, request_rows, write_table
 
 
@@ -69,6 +69,44 @@ def test_failed_requests_end_it_with_1(prompts: Path, tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "1 http_status" in run.stdout
     assert (tmp_path / "out" / "summary.json").is_file()
+
+
+def test_the_end_of_a_load_tells_screens_errors_and_what_comes_next(prompts: Path, tmp_path: Path) -> None:
+    """Every screen's result, the first error of each class on one bounded line, the records, the next command."""
+
+    def script(request: Request) -> list[Step]:
+        bad = plain(404, b"no model\n\x1b[31m" + b"x" * 9_000)
+        return [bad] if request.index in (1, 3) else words(2, first_ms=50)
+
+    out = tmp_path / "out"
+    with ScriptedServer(script) as server:
+        run = assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts),
+            *("--concurrency", 1, "--requests", 4, "--out", out),
+        )
+    lines = run.stdout.splitlines()
+    screens = [line.split()[1].rstrip(":") for line in lines if line.startswith("screen ")]
+    assert sorted(screens) == sorted(json.loads((out / "summary.json").read_text())["screens"])
+    assert "screen       concurrency_reached: pass (1 of 1 in flight)" in lines
+    (failure,) = [line for line in lines if line.startswith("failures ")]
+    assert "2 http_status, the first: 'HTTP status 404: no model\\n\\x1b[31mxxx" in failure
+    assert len(failure) < 300
+    assert f"of {out}" in lines[-2]
+    assert f"python -m assay export {out} --format vllm" in lines[-1]
+    assert "--fresh-connections" not in run.stdout
+
+
+def test_connections_that_the_server_closes_bring_the_option_that_helps(
+    prompts: Path, tmp_path: Path
+) -> None:
+    """Failures on kept connections: the last lines name --fresh-connections."""
+    with ScriptedServer(lambda request: [Close()] if request.index == 1 else words(2)) as server:
+        run = assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts),
+            *("--concurrency", 1, "--requests", 4, "--out", tmp_path / "out"),
+        )
+    assert "1 connect, the first: 'the server closed the connection" in run.stdout
+    assert "1 of 1 failed on a kept connection that the server closed: --fresh-connections" in run.stdout
 
 
 @pytest.mark.parametrize(
