@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -15,6 +16,7 @@ import typer
 from assay.errors import EXIT_CHECK_FAILED, BadInput, Incomplete
 from assay.load import LoadSpec, read_prompts, run_load, summarise
 from assay.load.phase import JOURNAL_PLAN, REQUESTS
+from assay.load.progress import Progress
 from assay.load.spec import target_of, with_endpoint
 from assay.records.files import write_json
 from assay.records.requests import read_batches
@@ -91,6 +93,12 @@ def load(
         typer.Option(help="Prometheus address, one per replica; default URL/metrics. 'none': off."),
     ] = None,
     point_id: Annotated[str, typer.Option(help="Name of this point in the records.")] = "load",
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="No progress line: every second at a terminal, else every 10 s on stderr."
+        ),
+    ] = False,
 ) -> None:
     """Send prompts to an endpoint under a fixed load and record every request.
 
@@ -137,8 +145,13 @@ def load(
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
     spec = with_endpoint(spec, [*measured, *(opening or ())])
+    progress = None if quiet else Progress(spec, sys.stderr)
     try:
-        record = run_load(spec, measured, out, opening)
+        try:
+            record = run_load(spec, measured, out, opening, progress)
+        finally:
+            if progress is not None:
+                progress.end()
         summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}
         write_json(out / "summary.json", summary)
     except (KeyboardInterrupt, SystemExit):

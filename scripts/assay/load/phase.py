@@ -21,6 +21,7 @@ from assay.load.journal import JournalReader, JournalWriter, Row
 from assay.load.lengths import length_screens
 from assay.load.plan import WorkerPlan
 from assay.load.processes import Crew, resolve, write_bodies
+from assay.load.progress import Progress
 from assay.load.prompts import Prompt
 from assay.load.record import client_record
 from assay.load.retokenise import FileCounter, ServerCounter
@@ -39,7 +40,11 @@ ROWS_A_TURN = 20
 
 
 def run_load(
-    spec: LoadSpec, prompts: Sequence[Prompt], out_dir: Path, opening: Sequence[Prompt] | None = None
+    spec: LoadSpec,
+    prompts: Sequence[Prompt],
+    out_dir: Path,
+    opening: Sequence[Prompt] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Run the load and write its records; gives the object of ``client.json``.
 
@@ -63,6 +68,7 @@ def run_load(
     except OSError as error:
         raise BadInput(f"cannot be made: {error.strerror or error}", where=out_dir, key="out") from error
     phase = _Phase(spec, prompts, opening or (), out_dir, addresses, counter)
+    phase.progress = progress
     with _termination():
         try:
             phase.run()
@@ -116,6 +122,7 @@ class _Phase:
         self.used_prompts: set[int] = set()
         self.torn_bytes = 0
         self.why_not_counted: str | None = None
+        self.progress: Progress | None = None
         self._finished = False
         self._n_processes = specs.process_count(spec, len(os.sched_getaffinity(0)))
         self._journals = [out_dir / f"journal-{k}.bin" for k in range(self._n_processes)]
@@ -230,6 +237,8 @@ class _Phase:
         if now_s - self.facts.get("_t_collected_s", 0.0) >= PUMP_S:
             self._collect()
             self.facts["_t_collected_s"] = now_s
+            if self.progress is not None:
+                self.progress.tell(self.counts, self.n_opening)
         if now_s - self.facts.get("_t_synced_s", now_s) >= SYNC_S:
             for reader in self._readers:
                 reader.sync()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import pty
+import re
 import resource
 import signal
 import subprocess
@@ -13,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from assay.load import LoadSpec
+from assay.load.progress import Progress
 from assay.records.requests import read_requests
 from engines.scripted_server import Close, Request, ScriptedServer, Step, plain, words
 from make_requests import Shape, request_rows, write_table
@@ -236,6 +242,52 @@ def test_what_cannot_be_recovered_ends_with_3_and_makes_no_table(tmp_path: Path)
     assert "no request had ended" in said()
     (tmp_path / "journal-0.bin").write_bytes(b"\xff" * 100)
     assert "not a journal" in said()
+
+
+def at_a_terminal(*arguments: Any) -> bytes:
+    """What a terminal shows of a verb's standard error."""
+    mine, theirs = pty.openpty()
+    command = [sys.executable, "-m", "assay", *map(str, arguments)]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(mine, 4_096):
+            shown += data
+    except OSError:
+        pass  # Linux: the other end is closed
+    os.close(mine)
+    run.wait(60)
+    return shown
+
+
+def test_progress_at_a_terminal_is_one_line_in_place(prompts: Path, tmp_path: Path) -> None:
+    """Each second one line over the last, erased at the end; with --quiet nothing."""
+    with ScriptedServer(lambda _r: words(2, first_ms=300)) as server:
+        given = ["load", "--url", server.url, "--model", "m", "--prompts", prompts, "--concurrency", 1]
+        given += ["--requests", 10]
+        shown = at_a_terminal(*given, "--out", tmp_path / "a")
+        assert at_a_terminal(*given, "--out", tmp_path / "b", "--quiet") == b""
+    assert re.search(rb"\r\x1b\[Kassay: [1-9] s: [1-9] of 10 requests ended: [1-9] ok", shown)
+    assert b"\n" not in shown
+    assert shown.endswith(b"\r\x1b[K")
+
+
+def test_progress_elsewhere_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the first ten seconds, then lines of what was counted; a reader that is gone ends no load."""
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    stream = io.StringIO()
+    progress = Progress(LoadSpec(url="http://h", model="m", duration_s=60.0), stream)
+    for _ in range(51):
+        progress.tell({"failed": 2, "ok": 3}, 4)
+        now_s += 0.5
+    said = "requests ended: 3 ok, 2 failed, 4 more in the opening"
+    assert stream.getvalue().splitlines() == [f"assay: {n} s (issuing for 60 s): 5 {said}" for n in (10, 20)]
+    stream.close()
+    now_s += 10
+    progress.tell({}, 0)
+    progress.end()
 
 
 def test_too_few_files_bar_no_folder(prompts: Path, tmp_path: Path) -> None:
