@@ -148,7 +148,9 @@ def load(
     progress = None if quiet else Progress(spec, sys.stderr)
     try:
         try:
-            record = run_load(spec, measured, out, opening, progress)
+            # A server that has no /metrics is told only to who named one.
+            warn = _warn_of_metrics if metrics_url and spec.metrics_urls else None
+            record = run_load(spec, measured, out, opening, progress, warn)
         finally:
             if progress is not None:
                 progress.end()
@@ -163,6 +165,12 @@ def load(
         typer.echo(line)
     if record["state"] != "completed" or record["requests"]["ok"] != record["requests"]["issued"]:
         raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+def _warn_of_metrics(why: str) -> None:
+    typer.echo(
+        f"assay: warning: --metrics-url: the load goes on without the server's gauges: {why}", err=True
+    )
 
 
 def what_is_kept(out: Path) -> str:

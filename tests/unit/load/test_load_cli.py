@@ -244,6 +244,33 @@ def test_what_cannot_be_recovered_ends_with_3_and_makes_no_table(tmp_path: Path)
     assert "not a journal" in said()
 
 
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("/metrix", "HTTP status 404"), ("/other", "no gauge of a known engine"), ("/metrics", None)],
+)
+def test_a_metrics_address_without_gauges_is_told_and_recorded(
+    prompts: Path, tmp_path: Path, path: str, why: str | None
+) -> None:
+    """A named address without the server's gauges: one warning line, the reason in the record, the same exit code."""
+    out = tmp_path / "out"
+    pages = {"/other": lambda: "up 1\n", "/metrics": lambda: "vllm:num_requests_running 1\n"}
+    with ScriptedServer(lambda _r: words(2, first_ms=1_300), pages=pages) as server:
+        run = assay(
+            *("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--out", out),
+            *("--concurrency", 1, "--requests", 1, "--metrics-url", f"{server.url}{path}"),
+        )
+    record = json.loads((out / "client.json").read_text())
+    assert run.returncode == (0 if record["state"] == "completed" else 1)
+    assert run.stderr.count("\n") == (why is not None)
+    (first, *_) = record["server_gauges"]
+    if why is None:
+        assert "reason" not in first
+    else:
+        assert "warning: --metrics-url: " in run.stderr
+        assert why in run.stderr
+        assert why in first["reason"]
+
+
 def at_a_terminal(*arguments: Any) -> bytes:
     """What a terminal shows of a verb's standard error."""
     mine, theirs = pty.openpty()
