@@ -143,6 +143,13 @@ def test_every_verb_is_in_the_readme() -> None:
     assert [verb for verb in verbs() if f"assay {verb}" not in text] == []
 
 
+def test_every_page_of_the_docs_is_in_the_readme() -> None:
+    """No page of docs/ is without a link to it."""
+    text = (PROJECT / "README.md").read_text()
+    pages = sorted(path.name for path in (PROJECT / "docs").glob("*.md"))
+    assert [name for name in pages if f"(docs/{name})" not in text] == []
+
+
 def test_the_project_speaks_of_itself_alone() -> None:
     """No tracked file names a home folder or another place of the machine that it was made on."""
     files = subprocess.run(
