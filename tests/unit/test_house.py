@@ -111,13 +111,22 @@ def verbs() -> list[str]:
 
 def test_the_promised_verbs_exist() -> None:
     """The verbs that users were promised are all there."""
-    assert {"validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"} <= set(
-        verbs()
-    )
+    assert {
+        "validate",
+        "probe",
+        "load",
+        "gates",
+        "audit",
+        "verify",
+        "retry",
+        "list",
+        "export",
+        "recover",
+    } <= set(verbs())
 
 
 @pytest.mark.parametrize(
-    "verb", ["validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export"]
+    "verb", ["validate", "probe", "load", "gates", "audit", "verify", "retry", "list", "export", "recover"]
 )
 def test_help_of_each_verb(verb: str) -> None:
     """`--help` of a verb exits 0 and says what it does."""
@@ -132,6 +141,13 @@ def test_every_verb_is_in_the_readme() -> None:
     """No verb is undocumented."""
     text = (PROJECT / "README.md").read_text()
     assert [verb for verb in verbs() if f"assay {verb}" not in text] == []
+
+
+def test_every_page_of_the_docs_is_in_the_readme() -> None:
+    """No page of docs/ is without a link to it."""
+    text = (PROJECT / "README.md").read_text()
+    pages = sorted(path.name for path in (PROJECT / "docs").glob("*.md"))
+    assert [name for name in pages if f"(docs/{name})" not in text] == []
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

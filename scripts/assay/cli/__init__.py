@@ -18,6 +18,7 @@ VERBS = {
     "retry": "campaigns.retry",
     "probe": "probe.probe",
     "load": "load.load",
+    "recover": "recover.recover",
     "gates": "gates.gates",
     "export": "export.export",
     "show": "show.show",

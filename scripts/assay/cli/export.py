@@ -28,7 +28,10 @@ def export(
     ],
     format: Annotated[str, typer.Option("--format", help="vllm, aiperf or llmd.")],
     out: Annotated[
-        Path | None, typer.Option(help="File to write; default a name of that tool in the folder.")
+        Path | None,
+        typer.Option(
+            help="File to write; default a name of that tool in the folder, for a stage in the current directory."
+        ),
     ] = None,
 ) -> None:
     """Write a load's records as vllm bench, AIPerf or llm-d would, for plots that read those."""
@@ -37,6 +40,11 @@ def export(
     source = folder / "requests.parquet"
     if not source.is_file():
         raise BadInput("has no requests.parquet", where=folder)
+    target = out or (Path() if is_evidence(folder) else folder) / FILE_NAMES[format]
+    if is_evidence(target.parent):
+        raise BadInput(
+            "is in a session's evidence, where every file is pinned", where=target, hint="--out elsewhere"
+        )
     table = read_requests(source)
     phase = read_phase_facts(source)
     client = read_json(folder / "client.json") if (folder / "client.json").is_file() else {}
@@ -47,6 +55,16 @@ def export(
     else:
         report = exports.to_llmd(table, phase, client, sha256_of_file(source)[:32], version("assay"))
         text = json.dumps(report, indent=1) + "\n"
-    target = out or folder / FILE_NAMES[format]
     write_text(target, text)
     typer.echo(f"{target}")
+
+
+def is_evidence(folder: Path) -> bool:
+    """Whether a folder is of a session or of one of its stages: those are append-only."""
+    here = folder.resolve()
+    return any(
+        (place / "stage.json").exists()
+        or (place / "session.json").exists()
+        or place.parent.name == "evidence"
+        for place in (here, *here.parents)
+    )

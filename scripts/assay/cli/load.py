@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
 from assay.errors import EXIT_CHECK_FAILED, BadInput, Incomplete
 from assay.load import LoadSpec, read_prompts, run_load, summarise
 from assay.load.phase import JOURNAL_PLAN, REQUESTS
+from assay.load.progress import Progress
 from assay.load.spec import target_of, with_endpoint
 from assay.records.files import write_json
+from assay.records.requests import read_batches
+from assay.vocab import ErrorClass, RequestStatus, Screen, ScreenResult
 
 _FROM_CLIENT = ("state", "reasons", "detail", "screens", "n_resent")
+TEXT_LIMIT = 200
+KEPT_CONNECTION = "kept from an earlier request"
+"""In the error text of a request whose connection had carried another (assay.load.connection)."""
 
 
 def load(
@@ -84,11 +93,18 @@ def load(
         typer.Option(help="Prometheus address, one per replica; default URL/metrics. 'none': off."),
     ] = None,
     point_id: Annotated[str, typer.Option(help="Name of this point in the records.")] = "load",
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="No progress line: every second at a terminal, else every 10 s on stderr."
+        ),
+    ] = False,
 ) -> None:
     """Send prompts to an endpoint under a fixed load and record every request.
 
     Ends 0 when the phase is valid and every request ended ok, 1 otherwise; the records are written either way.
-    Ends 3 when the host does not let them be written, and says where the requests that had ended are.
+    Ends 3 when the host does not let them be written, and says where the requests that had ended are: `assay
+    recover` makes a table of them, as of a load that was stopped.
     """
     if requests is None and duration is None:
         raise BadInput("missing", where="--requests", hint="or --duration")
@@ -129,8 +145,15 @@ def load(
     measured = read_prompts(prompts)
     opening = read_prompts(opening_prompts) if opening_prompts is not None else None
     spec = with_endpoint(spec, [*measured, *(opening or ())])
+    progress = None if quiet else Progress(spec, sys.stderr)
     try:
-        record = run_load(spec, measured, out, opening)
+        try:
+            # A server that has no /metrics is told only to who named one.
+            warn = _warn_of_metrics if metrics_url and spec.metrics_urls else None
+            record = run_load(spec, measured, out, opening, progress, warn)
+        finally:
+            if progress is not None:
+                progress.end()
         summary = summarise(out) | {name: record[name] for name in _FROM_CLIENT}
         write_json(out / "summary.json", summary)
     except (KeyboardInterrupt, SystemExit):
@@ -138,20 +161,29 @@ def load(
         raise
     except OSError as error:  # the disk is full, or the host refused a file: no fault of the input or of ours
         raise Incomplete(f"{out}: {error.strerror or error}: {what_is_kept(out)}") from error
-    for line in lines_of(summary):
+    for line in lines_of(summary, out):
         typer.echo(line)
     if record["state"] != "completed" or record["requests"]["ok"] != record["requests"]["issued"]:
         raise typer.Exit(EXIT_CHECK_FAILED)
 
 
+def _warn_of_metrics(why: str) -> None:
+    typer.echo(
+        f"assay: warning: --metrics-url: the load goes on without the server's gauges: {why}", err=True
+    )
+
+
 def what_is_kept(out: Path) -> str:
     """Where the requests of a broken-off load are. A load that had none leaves nothing that bars its folder."""
+    if (out / REQUESTS).exists():
+        return f"the requests that had ended are in {REQUESTS} of {out}"
     journals = sorted(out.glob("journal-[0-9]*.bin"))
     kept = [path.name for path in journals if path.stat().st_size]
-    if not kept and (out / REQUESTS).exists():
-        kept = [REQUESTS]
     if kept:
-        return f"the requests that had ended are in {', '.join(kept)} of {out}"
+        command = f"python -m assay recover {shlex.quote(str(out))}"
+        return (
+            f"the requests that had ended are in {', '.join(kept)} of {out}; {command} makes a table of them"
+        )
     for path in (*journals, out / JOURNAL_PLAN):
         path.unlink(missing_ok=True)
     return "no request had ended"
@@ -196,7 +228,23 @@ def metrics_addresses(url: str, given: list[str]) -> tuple[str, ...]:
     return (urlunsplit((parts.scheme, parts.netloc, f"{path}/metrics", "", "")),)
 
 
-def lines_of(summary: dict[str, Any]) -> list[str]:
+def failures_of(requests: Path) -> tuple[dict[str, str], int]:
+    """(error class -> text of the first that failed so, how many failed on a connection that had been kept)."""
+    texts: dict[str, str] = {}
+    n_kept = 0
+    for part in read_batches(requests, ["status", "error_class", "error_text", "body"]):
+        for row in part.filter(pc.equal(part.column("status"), RequestStatus.FAILED)).to_pylist():
+            text = row["error_text"] or ""
+            n_kept += KEPT_CONNECTION in text
+            if row["error_class"] == ErrorClass.HTTP_STATUS and row["body"]:
+                text = f"{text}: {row['body']}"
+            shown = repr(text)  # what a server sent moves no terminal
+            cut = shown if len(shown) <= TEXT_LIMIT else f"{shown[:TEXT_LIMIT]}..."
+            texts.setdefault(row["error_class"], cut)
+    return texts, n_kept
+
+
+def lines_of(summary: dict[str, Any], out: Path) -> list[str]:
     """What a person wants to know first; a value that is unknown is a dash."""
     requests, throughput, latency = summary["requests"], summary["throughput"], summary["latency"]
 
@@ -215,10 +263,15 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
         stats = latency[name]
         top = "p99" if stats["p99"] is not None else "p90" if stats["p90"] is not None else "max"
         lines.append(f"{label:<12} p50 {show(stats['p50'])} ms, {top} {show(stats[top])} ms (n {stats['n']})")
-    if requests["error_classes"]:
-        lines.append(
-            "failures     " + ", ".join(f"{n} {name}" for name, n in requests["error_classes"].items())
-        )
+    if requests["failed"]:
+        texts, n_kept = failures_of(out / REQUESTS)
+        for name, n in requests["error_classes"].items():
+            lines.append(f"failures     {n} {name}, the first: {texts.get(name, '-')}")
+        if 2 * n_kept >= requests["failed"]:
+            lines.append(
+                f"hint         {n_kept} of {requests['failed']} failed on a kept connection that the server "
+                "closed: --fresh-connections"
+            )
     if summary["n_resent"]:
         lines.append(f"sent again   {summary['n_resent']} requests that a closing connection had not taken")
     if requests["incomplete"]:
@@ -229,13 +282,18 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
     if throughput["output_tok_s"] is None and throughput["reason"]:
         lines.append(f"unknown      throughput: {throughput['reason']}")
     for name, screen in summary["screens"].items():
-        if screen["result"] == "fail":
-            measured = ", ".join(f"{key} {show(value)}" for key, value in (screen["measured"] or {}).items())
-            why = screen.get("reason") or ""
-            lines.append(f"screen       {name}: fail: {why} ({measured}; threshold {screen['threshold']})")
-    for name in ("output_length", "input_length"):
-        if summary["screens"][name]["result"] != "fail":
-            lines.append(f"screen       {name}: {summary['screens'][name]['result']}")
+        line, why = f"screen       {name}: {screen['result']}", screen.get("reason")
+        measured = screen["measured"] or {}
+        if screen["result"] == ScreenResult.FAIL:
+            values = ", ".join(f"{key} {show(value)}" for key, value in measured.items())
+            line += f": {why or ''} ({values}; threshold {screen['threshold']})"
+        elif name == Screen.CONCURRENCY_REACHED and screen["threshold"]:
+            line += f" ({measured['max']} of {screen['threshold']['n']} in flight)"
+        elif why:
+            line += f": {why}"
+        lines.append(line)
     state = summary["state"] + (f": {', '.join(summary['reasons'])}" if summary["reasons"] else "")
     lines.append(f"state        {state}" + (f" ({summary['detail']})" if summary["detail"] else ""))
+    lines.append(f"records      {REQUESTS}, client.json, summary.json of {out}")
+    lines.append(f"next         python -m assay export {shlex.quote(str(out))} --format vllm (aiperf, llmd)")
     return lines

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     import httpx
 
 GAUGE_SAMPLES_LIMIT = 4_000
+NO_GAUGE = f"no gauge of a known engine ({', '.join(prometheus.GAUGES)})"
 
 
 class ServerWatch:
     """Reads ``/metrics`` of one or several replicas: counters before and after, gauges in between.
 
-    A failed read is a sample without values and with a ``reason``; it never ends a load.
+    A failed read, or one without a known gauge, is a sample without values and with a ``reason``; it never
+    ends a load.
     """
 
     def __init__(self, urls: Sequence[str], interval_s: float, timeout_s: float = 2.0) -> None:
@@ -31,6 +33,8 @@ class ServerWatch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.gauges: list[dict[str, Any]] = []
+        self.why_no_gauges: str | None = None
+        """Of the last reading; None when it had one."""
         self.before: dict[str, Any] | None = None
         self.after: dict[str, Any] | None = None
 
@@ -59,6 +63,7 @@ class ServerWatch:
     def counters(self) -> dict[str, Any]:
         """One reading of the normalised counters."""
         samples, reason = self.read()
+        self._gauges_of(samples, reason)
         result: dict[str, Any] = {
             "t_ns": time.monotonic_ns(),
             "metrics": prometheus.normalise(samples or {}),
@@ -91,11 +96,17 @@ class ServerWatch:
         assert self.after is not None
         return prometheus.counters_record(self.before, self.after, self.gauges)
 
+    def _gauges_of(self, samples: dict[str, float] | None, reason: str | None) -> dict[str, Any]:
+        values = prometheus.gauges(samples or {})
+        known = any(value is not None for value in values.values())
+        self.why_no_gauges = why = None if known else reason or NO_GAUGE
+        return values if why is None else values | {"reason": why}
+
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             samples, reason = self.read()
-            sample: dict[str, Any] = {"t_ns": time.monotonic_ns(), **prometheus.gauges(samples or {})}
-            self.gauges.append(sample if reason is None else sample | {"reason": reason})
+            sample = {"t_ns": time.monotonic_ns(), **self._gauges_of(samples, reason)}
+            self.gauges.append(sample)
             if len(self.gauges) >= GAUGE_SAMPLES_LIMIT:
                 self.gauges = self.gauges[::2]
                 self._interval_s *= 2

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from assay.load.journal import JournalReader, JournalWriter, Row
 from assay.load.lengths import length_screens
 from assay.load.plan import WorkerPlan
 from assay.load.processes import Crew, resolve, write_bodies
+from assay.load.progress import Progress
 from assay.load.prompts import Prompt
 from assay.load.record import client_record
 from assay.load.retokenise import FileCounter, ServerCounter
@@ -39,9 +40,16 @@ ROWS_A_TURN = 20
 
 
 def run_load(
-    spec: LoadSpec, prompts: Sequence[Prompt], out_dir: Path, opening: Sequence[Prompt] | None = None
+    spec: LoadSpec,
+    prompts: Sequence[Prompt],
+    out_dir: Path,
+    opening: Sequence[Prompt] | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Run the load and write its records; gives the object of ``client.json``.
+
+    ``warn`` is told before the first request why the server's gauges are unknown, if they are.
 
     Blocks until the last request ended or was given up. Raises BadInput before anything starts. What goes
     wrong later is in the records: failed requests as rows, a phase that cannot be trusted as ``invalid`` with
@@ -63,6 +71,7 @@ def run_load(
     except OSError as error:
         raise BadInput(f"cannot be made: {error.strerror or error}", where=out_dir, key="out") from error
     phase = _Phase(spec, prompts, opening or (), out_dir, addresses, counter)
+    phase.progress, phase.warn = progress, warn
     with _termination():
         try:
             phase.run()
@@ -116,6 +125,8 @@ class _Phase:
         self.used_prompts: set[int] = set()
         self.torn_bytes = 0
         self.why_not_counted: str | None = None
+        self.progress: Progress | None = None
+        self.warn: Callable[[str], None] | None = None
         self._finished = False
         self._n_processes = specs.process_count(spec, len(os.sched_getaffinity(0)))
         self._journals = [out_dir / f"journal-{k}.bin" for k in range(self._n_processes)]
@@ -200,6 +211,8 @@ class _Phase:
             "t_ready_ns": time.monotonic_ns(),
         }
         self._watch.start()
+        if self.warn is not None and self._watch.why_no_gauges is not None:
+            self.warn(self._watch.why_no_gauges)
         self.facts["pressure_before"] = proof.read_pressure()
         self.facts["anchor"] = {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
         t_go_ns = time.monotonic_ns() + START_LEAD_NS
@@ -230,6 +243,8 @@ class _Phase:
         if now_s - self.facts.get("_t_collected_s", 0.0) >= PUMP_S:
             self._collect()
             self.facts["_t_collected_s"] = now_s
+            if self.progress is not None:
+                self.progress.tell(self.counts, self.n_opening)
         if now_s - self.facts.get("_t_synced_s", now_s) >= SYNC_S:
             for reader in self._readers:
                 reader.sync()

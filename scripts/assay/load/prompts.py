@@ -85,7 +85,9 @@ def parse_prompt(value: Any, where: str) -> Prompt:
     unknown = sorted(set(value) - _KEYS)
     if unknown:
         raise BadInput("unknown key", where=where, key=unknown[0], hint=f"known: {', '.join(sorted(_KEYS))}")
-    identity = value.get("id")
+    if "id" not in value:
+        raise BadInput("missing", where=where, key="id", hint="a name of its own for each prompt")
+    identity = value["id"]
     if not isinstance(identity, str) or not identity or len(identity) > 200:
         raise BadInput("must be a string of 1 to 200 characters", where=where, key="id")
     for key, part in value.items():

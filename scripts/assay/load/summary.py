@@ -33,20 +33,26 @@ def summarise(out_dir: Path, n_gpus: int | None = None) -> dict[str, Any]:
 def recover(out_dir: Path) -> dict[str, Any]:
     """Make ``requests.parquet`` of the journals that a broken-off load left. Counts of rows and torn bytes.
 
-    Raises Incomplete when there is nothing to recover from. The journals stay.
+    Raises Incomplete when there is nothing to recover from, and then leaves no table. The journals stay.
     """
     context = RowContext(read_json(out_dir / "journal-plan.json"))
     paths = sorted(path for path in out_dir.glob("journal-*.bin") if path.name != "journal-held.bin")
     if not paths:
         raise Incomplete(f"{out_dir}: no journal")
+    if not any(path.stat().st_size for path in paths):
+        raise Incomplete(f"{out_dir}: no request had ended")
     writer = RequestTableWriter(out_dir / REQUESTS, context)
     n_torn = 0
-    for path in paths:
-        reader = JournalReader(path)
-        for row in reader.rows():
-            if row.measured:
-                writer.add(row, time.monotonic())
-        n_torn += reader.torn_bytes
-        reader.close()
-    writer.finish({"recovered": True, "window": False})
+    try:
+        for path in paths:
+            reader = JournalReader(path)
+            for row in reader.rows():
+                if row.measured:
+                    writer.add(row, time.monotonic())
+            n_torn += reader.torn_bytes
+            reader.close()
+        writer.finish({"recovered": True, "window": False})
+    except BaseException:
+        writer.discard()
+        raise
     return {"rows": writer.n_rows, "torn_bytes": n_torn}

@@ -64,6 +64,14 @@ def test_a_bad_prompts_file_names_file_and_line(
     assert "\n" not in str(caught.value)
 
 
+def test_an_id_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    """A prompt without `id` is told so, not that its id is of the wrong kind."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "x"}\n')
+    with pytest.raises(BadInput, match=r"prompts\.jsonl:1: id: missing"):
+        read_prompts(path)
+
+
 def test_prompts_are_read_as_they_stand(tmp_path: Path) -> None:
     """All three forms and the optional keys come out; the order is that of the file."""
     path = tmp_path / "prompts.jsonl"
