@@ -65,6 +65,6 @@ def is_evidence(folder: Path) -> bool:
     return any(
         (place / "stage.json").exists()
         or (place / "session.json").exists()
-        or place.parent.name == "evidence"
+        or place.parts[-2:] == ("results", "evidence")
         for place in (here, *here.parents)
     )

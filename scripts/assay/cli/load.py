@@ -168,8 +168,9 @@ def load(
 
 
 def _warn_of_metrics(why: str) -> None:
+    shown = why if why.isprintable() else repr(why)
     typer.echo(
-        f"assay: warning: --metrics-url: the load goes on without the server's gauges: {why}", err=True
+        f"assay: warning: --metrics-url: the load goes on without the server's gauges: {shown}", err=True
     )
 
 

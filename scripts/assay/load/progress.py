@@ -50,7 +50,7 @@ class Progress:
 
     def end(self) -> None:
         """Leave the terminal's line to what comes next."""
-        if self._in_place:
+        if self._in_place and self._t_start_s is not None:
             self._write(_ERASE)
 
     def _write(self, text: str) -> None:

@@ -244,16 +244,36 @@ def test_what_cannot_be_recovered_ends_with_3_and_makes_no_table(tmp_path: Path)
     assert "not a journal" in said()
 
 
+def test_nothing_is_recovered_into_evidence(tmp_path: Path) -> None:
+    """The journals of a stage that was killed are evidence: exit 2, and its folder stays as it is."""
+    for name in ("stage.json", "journal-plan.json", "journal-0.bin"):
+        (tmp_path / name).write_text("{}")
+    before = sorted(tmp_path.iterdir())
+    run = assay("recover", tmp_path)
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
+    assert "is evidence of a session" in run.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
-    [("/metrix", "HTTP status 404"), ("/other", "no gauge of a known engine"), ("/metrics", None)],
+    [
+        ("/metrix", "HTTP status 404"),
+        ("/other", "no gauge of a known engine"),
+        ("/bad", "not Prometheus text"),
+        ("/metrics", None),
+    ],
 )
 def test_a_metrics_address_without_gauges_is_told_and_recorded(
     prompts: Path, tmp_path: Path, path: str, why: str | None
 ) -> None:
     """A named address without the server's gauges: one warning line, the reason in the record, the same exit code."""
     out = tmp_path / "out"
-    pages = {"/other": lambda: "up 1\n", "/metrics": lambda: "vllm:num_requests_running 1\n"}
+    pages = {
+        "/bad": lambda: 'a{b="\x1b[31m" 1\n',
+        "/other": lambda: "up 1\n",
+        "/metrics": lambda: "vllm:num_requests_running 1\n",
+    }
     with ScriptedServer(lambda _r: words(2, first_ms=1_300), pages=pages) as server:
         run = assay(
             *("load", "--url", server.url, "--model", "m", "--prompts", prompts, "--out", out),
