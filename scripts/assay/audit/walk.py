@@ -292,10 +292,9 @@ class Audit:
         """Every extract, every chart, every gate of the campaign."""
         if not self.usable() or self.campaign is None:
             return
-        held = {path.name for path in (self.folder / "extracts").glob("*")}
-        for name in sorted(
-            {*FILES, *(name for name in held if name.endswith((".csv", ".json", ".parquet")))}
-        ):
+        held = (self.folder / "extracts").glob("*")
+        extra = {path.name for path in held if path.suffix in (".csv", ".json", ".parquet")}
+        for name in sorted({*FILES, *extra}):
             self._extract(name)
         for path in all_charts(self.campaign):
             relative = f"{self.folder.name}/charts/{path.name}"

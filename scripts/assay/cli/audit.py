@@ -17,23 +17,11 @@ from assay.audit.outcome import EXIT_CODES, AuditReport, plain
 from assay.cli.console import table_console
 from assay.cli.evidence import of_shape, read_record, read_rows
 from assay.errors import EXIT_OK, BadInput
-from assay.extract.reference import ROW_METRICS, read_reference, side_by_side
+from assay.extract.reference import read_reference, side_by_side
 from assay.records.campaign import open_campaign
 from assay.vocab import AuditResult
 
 _FORMAT = Annotated[str, typer.Option("--format", help="text or json.")]
-REFERENCE_COLUMNS = (
-    "row_id",
-    "kind",
-    "arm",
-    "point_id",
-    "workload",
-    "concurrency",
-    "publishable",
-    "invalid",
-    *sorted({column for column, _ in ROW_METRICS.values()}),
-)
-"""What of a row a published figure is put beside."""
 _SEVERITY = (AuditResult.VERIFIED, AuditResult.INCOMPLETE, AuditResult.MISMATCH)
 
 
@@ -109,7 +97,7 @@ def compare(
     if reference is not None:
         published = read_reference(reference)
         path = campaign_dir / "extracts" / "rows.csv"
-        rows = read_rows(campaign_dir, REFERENCE_COLUMNS)
+        rows = read_rows(campaign_dir)
         with of_shape(path):
             record: Any = side_by_side(published, campaign, rows)
         show = _show_reference

@@ -17,19 +17,6 @@ from assay.vocab import Reason, Verdict
 MAX_REASONS = 3
 
 
-COLUMNS = (
-    "row_id",
-    "n_ok",
-    "n_issued",
-    "output_tok_s",
-    "ttft_ms_p50",
-    "tpot_ms_p50",
-    "publishable",
-    "invalid",
-    "reasons",
-)
-
-
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -81,7 +68,7 @@ def show(
     campaign_dir: Annotated[Path, typer.Argument(help="results/<campaign>")],
 ) -> None:
     """Print the rows of a campaign with their flags, each leg's verdict, and where the charts are."""
-    rows = read_rows(campaign_dir, COLUMNS)
+    rows = read_rows(campaign_dir)
     path = campaign_dir / "extracts" / "verdicts.json"
     verdicts = read_record(path, "assay/verdicts/1")
     with of_shape(path):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from assay.metrics.latency import Derived, Floats, chunk_offsets, column, derive, gaps_of, of_rows, statuses
 from assay.metrics.order import Integers
-from assay.records.columns import extreme_of, numbers_of
+from assay.records.columns import array_of, extreme_of, numbers_of
 from assay.records.requests import read_batches
 from assay.vocab import RequestStatus
 
@@ -117,12 +117,10 @@ class Phase:
 
     def _begin(self, table: pa.Table, derived: Derived) -> None:
         """A request that found no connection began when it was due, or an outage would cost no time."""
-        sends, was_sent = numbers_of(table.column("t_send_ns"))
-        dues, was_due = numbers_of(table.column("t_scheduled_ns"))
-        begins = np.concatenate((sends[was_sent], dues[was_due & ~was_sent & derived.failed]))
-        if len(begins):
-            first = int(begins.min())
-            self.t_first_ns = first if self.t_first_ns is None else min(first, self.t_first_ns)
+        sends = table.column("t_send_ns")
+        unsent = derived.failed & ~numbers_of(sends)[1]
+        dues = table.column("t_scheduled_ns").filter(array_of(unsent.tolist(), pa.bool_()))
+        self.t_first_ns = extreme_of(dues, min, extreme_of(sends, min, self.t_first_ns))
 
     def add(self, table: pa.Table) -> None:
         """Count some more rows."""
