@@ -11,6 +11,7 @@ AIPerf and vLLM are commands of environments of their own. What is not there is 
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import tempfile
@@ -211,6 +212,9 @@ def main() -> None:
     parser.add_argument("--only", default="full,paced,summary,soak")
     parser.add_argument("--out", type=Path, default=PAGE)
     options = parser.parse_args()
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # the server and the client end with it
     parts = set(options.only.split(","))
     found: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as folder:

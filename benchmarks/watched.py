@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HERE = Path(__file__).resolve().parent
+END_S = 10.0
 Entry = tuple[int, int, NDArray[np.int64]]
 """One request in the server's log: its tag, when it was received, when each token was sent (monotonic ns)."""
 
@@ -97,8 +99,7 @@ class Bench:
         try:
             yield log, stats
         finally:
-            process.terminate()
-            process.wait()
+            end(process)
 
     def run(self, command: list[str], *flags: str, timeout_s: float = 900.0, slow: bool = False) -> Run:
         """Run a client against a fresh server; its output goes to ``client.txt``."""
@@ -121,10 +122,26 @@ class Bench:
                 self.favour(process)
                 watcher = threading.Thread(target=watch, args=(process.pid, sample, process.poll))
                 watcher.start()
-                process.wait(timeout_s)
-                watcher.join()
+                try:
+                    process.wait(timeout_s)
+                finally:
+                    end(process)
+                    watcher.join()
             wall_s = (time.monotonic_ns() - t_start_ns) / 1e9
         return Run(read_log(log), json.loads(stats.read_text()), sample, folder, t_start_ns, wall_s)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that has a session of its own, and all in that session; what has ended stays ended."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # all of it has ended
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def watch(pid: int, sample: Sample, ended: Callable[[], int | None]) -> None:

@@ -177,7 +177,6 @@ class Reason(StrEnum):
     SCHEDULE_NOT_KEPT = "schedule_not_kept"
     """An open loop fell behind its own schedule."""
     GATE_FAILED = "gate_failed"
-    GATE_COULD_NOT_RUN = "gate_could_not_run"
     WARM_UP_FAILED = "warm_up_failed"
     BRACKET_OPEN = "bracket_open"
     """The session has no gates after the load."""

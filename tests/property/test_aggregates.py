@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.extract.values import summarise as pool
-from assay.metrics.aggregate import percentiles, repeats, summarise_phase
+from assay.metrics.aggregate import percentiles, summarise_phase
 from assay.metrics.latency import derive
 from assay.metrics.order import order_statistics
 from assay.metrics.phase import Phase, Total, reduce_phase, reduce_table
@@ -198,14 +198,6 @@ def test_windows_are_pooled_by_sums() -> None:
     assert (pooled["output_tok_s"], pooled["output_tokens"], pooled["requests_s"]) == (50.0, 200, 5.0)
     assert pool([fast, cut], None)["output_tok_s"] is None
     assert pool([], None)["output_tok_s"] is None
-
-
-def test_repeats() -> None:
-    """Three repeats give median, range and max/min; an unknown one is counted, not averaged in."""
-    result = repeats([10.0, None, 12.0, 11.0])
-    assert (result["median"], result["min"], result["max"], result["spread_ratio"]) == (11.0, 10.0, 12.0, 1.2)
-    assert (result["n"], result["n_unknown"]) == (3, 1)
-    assert repeats([])["median"] is None
 
 
 def test_a_status_outside_the_vocabulary_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md has two authors, and neither loses what the other measured."""
+"""docs/benchmarks.md has two authors, neither loses what the other measured, and no run leaves a process behind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 PROJECT = Path(__file__).resolve().parents[2]
 QUIET = runpy.run_path(str(PROJECT / "benchmarks/quiet.py"))
 PAGE = runpy.run_path(str(PROJECT / "benchmarks/page.py"))
+WATCHED = runpy.run_path(str(PROJECT / "benchmarks/watched.py"))
 DAG = ["| what | s |", "|---|---|", "| dry-run | 3 |"]
 
 
@@ -45,3 +49,21 @@ def test_time_that_another_process_took_is_seen() -> None:
     finally:
         other.terminate()
         other.wait()
+
+
+def test_a_client_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    """A run past its limit leaves neither the server nor the client nor a child of the client."""
+    server = tmp_path / "server"
+    server.write_text("#!/bin/sh\nexec sleep 600\n")
+    server.chmod(0o755)
+    bench = WATCHED["Bench"].__new__(WATCHED["Bench"])
+    core = min(os.sched_getaffinity(0))
+    bench.work, bench.port, bench.server, bench.cores = tmp_path, 1, server, (core, core)
+    bench.favoured = bench.realtime = False
+    children = ["sh", "-c", f"sleep 601 & echo $! > {tmp_path}/child; wait"]
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(subprocess.TimeoutExpired):
+        bench.run(children, timeout_s=1.0)
+    assert set(psutil.Process().children(recursive=True)) <= before
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

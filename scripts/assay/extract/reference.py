@@ -70,26 +70,6 @@ def published_value(row: Mapping[str, str]) -> float | None:
         return None
 
 
-def published_ratio(
-    rows: Sequence[Mapping[str, str]],
-    campaign: str,
-    numerator: str,
-    denominator: str,
-    workload: str,
-    concurrency: str,
-    metric: str = "output_throughput",
-) -> float | None:
-    """The ratio of two published operands; None when one is not in the reference."""
-    found = {
-        row["arm"]: published_value(row)
-        for row in rows
-        if (row["campaign"], row["workload"], row["concurrency"], row["metric"])
-        == (campaign, workload, concurrency, metric)
-    }
-    top, base = found.get(numerator), found.get(denominator)
-    return top / base if top is not None and base else None
-
-
 def _measured(
     rows: Sequence[Mapping[str, Any]],
     reference: Mapping[str, str],

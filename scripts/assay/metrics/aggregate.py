@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -88,21 +87,6 @@ def _quantile(at: Callable[[int], float], n_known: int, n_all: int, quantile: in
     low, high = float(at(below)), float(at(above))
     # As numpy does it, from the nearer end.
     return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
-
-
-def repeats(values: Sequence[float | None]) -> dict[str, Any]:
-    """Median, min, max and spread ratio (max/min) of repeats; unknown ones are counted, not used."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    result: dict[str, Any] = {"n": len(known), "n_unknown": len(values) - len(known)}
-    if not known:
-        return result | {"median": None, "min": None, "max": None, "spread_ratio": None}
-    low, high = min(known), max(known)
-    return result | {
-        "median": float(np.median(known)),
-        "min": low,
-        "max": high,
-        "spread_ratio": high / low if low > 0 else None,
-    }
 
 
 def summarise_phase(

@@ -67,12 +67,3 @@ def shifted(acceptance: tuple[float, ...], shift: float) -> tuple[float, ...]:
             probability = 1.0 / (1.0 + math.exp(-odds))
         result.append(probability)
     return tuple(result)
-
-
-def mean_accepted(acceptance: tuple[float, ...], draft_tokens: int) -> float:
-    """Expected draft tokens that survive one verification; the step gives one token more."""
-    total, chain = 0.0, 1.0
-    for probability in acceptance[:draft_tokens]:
-        chain *= probability
-        total += chain
-    return total

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.errors import BadInput
-
 _CHILD = Path(__file__).resolve().parent / "child.py"
 _MAX_RESULT_BYTES = 256 << 10
 _KEPT_OUTPUT_CHARS = 2000
@@ -37,13 +35,6 @@ class Limits:
     memory_mib: int = 512
     file_mib: int = 8
     output_kib: int = 64
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Limits:
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise BadInput(f"unknown limit: {error}", where="gates.code.limits") from error
 
 
 def run_code(
