@@ -22,7 +22,7 @@ def recover(
 
     The requests that had ended are in it. What a load proves about itself (client.json, the screens) is not:
     it was not finished. Ends 2 when requests.parquet is there already or the folder is of a session, whose
-    evidence is append-only, and 3 when there is nothing to recover.
+    evidence is append-only, and 3 when there is nothing to recover or the load still runs.
     """
     if (folder / REQUESTS).exists():
         raise BadInput(f"has {REQUESTS} already", where=folder, hint="records are never overwritten")

@@ -6,6 +6,7 @@ skipped and counted.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 from collections.abc import Iterator
@@ -54,11 +55,23 @@ class Row(msgspec.Struct, array_like=True):
     n_loose: int = 0  # events that are JSON only to a lenient reader
 
 
+def _lock(handle: int, how: int) -> bool:
+    """Lock a journal as long as it is open; False when another holds it otherwise. The kernel frees it on death."""
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: a load does not fail for that
+    return True
+
+
 class JournalWriter:
     """Appends frames; ``flush`` hands them to the kernel, so that they survive the end of the process."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        _lock(self._handle, fcntl.LOCK_SH)
         self._encode = msgspec.msgpack.Encoder().encode
         self._pending: list[bytes] = []
         self._n_pending = 0
@@ -85,10 +98,16 @@ class JournalWriter:
 
 
 class JournalReader:
-    """Reads frames from where it stopped; a frame that is not complete yet is left for later."""
+    """Reads frames from where it stopped; a frame that is not complete yet is left for later.
 
-    def __init__(self, path: Path) -> None:
+    ``alone``: raises Incomplete while a load that runs has the journal open.
+    """
+
+    def __init__(self, path: Path, *, alone: bool = False) -> None:
         self._stream = path.open("rb")
+        if not _lock(self._stream.fileno(), fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+            self._stream.close()
+            raise Incomplete(f"{path}: the load that writes it still runs")
         self._decode = msgspec.msgpack.Decoder(Row).decode
         self._rest = b""
 

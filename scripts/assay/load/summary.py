@@ -33,7 +33,8 @@ def summarise(out_dir: Path, n_gpus: int | None = None) -> dict[str, Any]:
 def recover(out_dir: Path) -> dict[str, Any]:
     """Make ``requests.parquet`` of the journals that a broken-off load left. Counts of rows and torn bytes.
 
-    Raises Incomplete when there is nothing to recover from, and then leaves no table. The journals stay.
+    Raises Incomplete when there is nothing to recover from or the load still runs, and then leaves no table.
+    The journals stay.
     """
     context = RowContext(read_json(out_dir / "journal-plan.json"))
     paths = sorted(path for path in out_dir.glob("journal-*.bin") if path.name != "journal-held.bin")
@@ -45,7 +46,7 @@ def recover(out_dir: Path) -> dict[str, Any]:
     n_torn = 0
     try:
         for path in paths:
-            reader = JournalReader(path)
+            reader = JournalReader(path, alone=True)
             for row in reader.rows():
                 if row.measured:
                     writer.add(row, time.monotonic())

@@ -195,7 +195,7 @@ def test_a_full_disk_ends_it_with_3_and_says_where_the_requests_are(
 
 
 def test_a_stopped_load_names_the_command_that_recovers_it(prompts: Path, tmp_path: Path) -> None:
-    """Ctrl-C: the last line names `assay recover`, which makes table and summary once and refuses a second time."""
+    """Ctrl-C: the last line names `assay recover`, which makes table and summary once: not before, not twice."""
     out = tmp_path / "out folder"
     command = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); "
     command += "runpy.run_module('assay', run_name='__main__', alter_sys=True)"
@@ -210,8 +210,13 @@ def test_a_stopped_load_names_the_command_that_recovers_it(prompts: Path, tmp_pa
         limit = time.monotonic() + 30
         while len(server.requests) < 20 and time.monotonic() < limit:
             time.sleep(0.05)
+        time.sleep(0.6)  # longer than a journal's rows wait for the file
+        early = assay("recover", out)
+        assert not (out / "requests.parquet").exists()
         run.send_signal(signal.SIGINT)
         _, errors = run.communicate(timeout=15)
+    assert (early.returncode, early.stderr.count("\n")) == (3, 1), early.stderr
+    assert "the load that writes it still runs" in early.stderr
     assert run.returncode != 0
     said = f"python -m assay recover '{out}'"
     assert said in errors
