@@ -1,10 +1,11 @@
-"""One answer of a server to a question beside the load: whole, or not at all in bounded time and memory."""
+"""One answer of a server to a question beside the load, in bounded time and memory."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -16,39 +17,37 @@ class AnswerTooLarge(httpx.HTTPError):
     """The server sent more than an answer may have."""
 
 
-def ask(
+@contextmanager
+def answering(
     client: httpx.Client,
     url: str,
     limit_s: float,
     *,
     json: Any = None,
+    content: bytes | None = None,
     headers: Mapping[str, str] | None = None,
-    limit_bytes: int = ANSWER_LIMIT_BYTES,
-) -> httpx.Response:
-    """GET ``url``, or POST ``json`` to it; the complete answer.
+) -> Iterator[httpx.Response]:
+    """GET ``url``, or POST ``json`` or ``content`` to it; the answer while it comes.
 
-    Raises httpx.HTTPError: ``ReadTimeout`` when it has not ended ``limit_s`` after the start, however the bytes
-    drip (a time-out of httpx is for a single read), ``AnswerTooLarge`` over ``limit_bytes``. The connection is
-    no longer used after it: a kept one would hold a thread of some servers.
+    Raises httpx.RequestError: ``ReadTimeout`` when it has not ended ``limit_s`` after the start, however its
+    headers or its body drip (a time-out of httpx is for a single read). The connection is no longer used after
+    it: a kept one would hold a thread of some servers, and could not be cut.
     """
     deadline = _Deadline()
     timer = threading.Timer(limit_s, deadline.cut)
     timer.daemon = True
     timer.start()
-    whole = bytearray()
     try:
         with client.stream(
-            "GET" if json is None else "POST",
+            "GET" if json is None and content is None else "POST",
             url,
             json=json,
+            content=content,
             headers={"accept-encoding": "identity", **(headers or {}), "connection": "close"},
             timeout=limit_s,
             extensions={"trace": deadline.note},
         ) as reply:
-            for piece in reply.iter_bytes():
-                whole += piece
-                if len(whole) > limit_bytes:
-                    raise AnswerTooLarge(f"more than {limit_bytes} bytes")
+            yield reply
     except httpx.RequestError as error:
         if deadline.passed:
             raise _late(limit_s) from error
@@ -57,6 +56,25 @@ def ask(
         timer.cancel()
     if deadline.passed:  # an answer without a length ends like this too
         raise _late(limit_s)
+
+
+def ask(
+    client: httpx.Client,
+    url: str,
+    limit_s: float,
+    *,
+    json: Any = None,
+) -> httpx.Response:
+    """GET ``url``, or POST ``json`` to it; the complete answer.
+
+    Raises httpx.HTTPError: what ``answering`` raises, and ``AnswerTooLarge``.
+    """
+    whole = bytearray()
+    with answering(client, url, limit_s, json=json) as reply:
+        for piece in reply.iter_bytes():
+            whole += piece
+            if len(whole) > ANSWER_LIMIT_BYTES:
+                raise AnswerTooLarge(f"more than {ANSWER_LIMIT_BYTES} bytes")
     kind = {"content-type": reply.headers.get("content-type", "text/plain")}
     return httpx.Response(reply.status_code, headers=kind, content=bytes(whole), request=reply.request)
 

@@ -15,7 +15,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,7 +157,8 @@ class ScriptedServer:
             rest += stream.recv(1 << 16)
         t_ns = time.monotonic_ns()
         if path in self._scripts:
-            return self._perform(stream, Request(-1, path, headers, None, t_ns, number), self._scripts[path])
+            body = json.loads(rest) if rest else None
+            return self._perform(stream, Request(-1, path, headers, body, t_ns, number), self._scripts[path])
         if method == "GET":
             page = self._pages.get(path)
             text = page().encode() if page else b""
@@ -301,3 +302,26 @@ def words(
             events.append(Wait(gap_ms))
         events.append(delta(f" w{i}"))
     return answer([*events, delta(finish=finish), usage_event(prompt, n), DONE])
+
+
+def drip(_request: Request) -> Iterator[Step]:
+    """A body without an end, a few bytes at a time."""
+    yield STREAM_HEAD
+    while True:
+        yield chunk(b"# x\n")
+        yield Wait(50)
+
+
+def drip_headers(_request: Request) -> Iterator[Step]:
+    """A header without an end."""
+    yield b"HTTP/1.1 200 OK\r\nx: "
+    while True:
+        yield b"y"
+        yield Wait(50)
+
+
+def flood(_request: Request) -> Iterator[Step]:
+    """A body without an end, as fast as it is taken."""
+    yield STREAM_HEAD
+    while True:
+        yield chunk(b"# " + b"x" * 65_000 + b"\n")

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
+from assay.answer import ANSWER_LIMIT_BYTES, AnswerTooLarge, answering
 from assay.gates.reasons import GateReason
 from assay.records.redact import redact, redact_cut, secret_words
 from assay.session.chat_tokens import Endpoint
 
-MAX_BODY_BYTES = 8 << 20
 _KEPT_HEADERS = (
     "content-type",
     "content-length",
@@ -55,11 +55,9 @@ class ChatClient:
         try:
             self._receive(body, stream, response, t0_ns)
         except httpx.TimeoutException as error:
-            response["fault"] = _fault(GateReason.TIMEOUT, type(error).__name__)
-        except _Late:
-            response["fault"] = _fault(GateReason.TIMEOUT, f"no complete answer in {self._timeout_s:g} s")
-        except _TooLarge:
-            response["fault"] = _fault(GateReason.TOO_LARGE, f"more than {MAX_BODY_BYTES} bytes")
+            response["fault"] = _fault(GateReason.TIMEOUT, _short(error))
+        except AnswerTooLarge as error:
+            response["fault"] = _fault(GateReason.TOO_LARGE, _short(error))
         except (httpx.RemoteProtocolError, httpx.DecodingError) as error:
             closed = response["status"] is None and "disconnected" in str(error)
             reason = GateReason.CONNECT if closed else GateReason.PROTOCOL
@@ -81,12 +79,10 @@ class ChatClient:
         return self._redact(record)
 
     def _receive(self, body: Mapping[str, Any], stream: bool, response: dict[str, Any], t0_ns: int) -> None:
-        deadline_ns = t0_ns + int(self._timeout_s * 1e9)
-        timeout = httpx.Timeout(self._timeout_s)
         sent = json.dumps(body, ensure_ascii=True).encode()
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
-        with self._client.stream(
-            "POST", self._endpoint.chat_url, content=sent, headers=headers, timeout=timeout
+        headers = {"content-type": "application/json"}
+        with answering(
+            self._client, self._endpoint.chat_url, self._timeout_s, headers=headers, content=sent
         ) as reply:
             response["status"] = reply.status_code
             response["headers"] = _kept_headers(reply.headers)
@@ -96,14 +92,12 @@ class ChatClient:
             whole = bytearray()
             try:
                 for chunk in reply.iter_bytes():
-                    if len(whole) + len(chunk) > MAX_BODY_BYTES:
-                        raise _TooLarge
+                    if len(whole) + len(chunk) > ANSWER_LIMIT_BYTES:
+                        raise AnswerTooLarge(f"more than {ANSWER_LIMIT_BYTES} bytes")
                     whole += chunk
                     if is_sse and events is not None:
                         t_ms = round((time.monotonic_ns() - t0_ns) / 1e6, 3)
                         events.extend({"t_ms": t_ms, "data": data} for data in splitter.feed(chunk))
-                    if time.monotonic_ns() > deadline_ns:
-                        raise _Late
             finally:
                 if not is_sse:
                     response["body"] = whole.decode("utf-8", "replace")
@@ -148,14 +142,6 @@ class EventSplitter:
             elif line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
         return events
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _Late(Exception):
-    pass
 
 
 def _fault(reason: GateReason, detail: str) -> dict[str, str]:

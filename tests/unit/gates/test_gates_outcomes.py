@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from assay.gates.client import ChatClient
+from assay.session.chat_tokens import Endpoint
 from engines.gate_runs import NEEDLES, SMALL, outcome_of, policy_of, run
 from engines.gate_server import GateServer, Reply, after
+from engines.scripted_server import ScriptedServer, drip, drip_headers, flood
 
 
 def test_each_outcome_once_told_apart(tmp_path: Path) -> None:
@@ -80,6 +83,20 @@ def test_a_slow_answer_is_a_timeout(tmp_path: Path) -> None:
         "unavailable",
         "timeout",
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("script", "reason"), [(drip, "timeout"), (drip_headers, "timeout"), (flood, "too_large")]
+)
+def test_an_answer_without_an_end_holds_no_gate(script: Any, reason: str, stream: bool) -> None:
+    """Headers or a body that drip end at the policy's time, and one that floods at the limit of bytes."""
+    with ScriptedServer(script) as server:
+        client = ChatClient(Endpoint(server.url, "m"), 20.0 if reason == "too_large" else 0.5)
+        record = client.exchange({"messages": [], "stream": stream})
+        client.close()
+    assert record["response"]["fault"]["reason"] == reason
+    assert record["elapsed_ms"] < 15_000
 
 
 def only_streamed(**changes: Any) -> Callable[[Reply, dict[str, Any]], Reply]:

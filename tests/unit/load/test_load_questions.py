@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,40 +14,18 @@ from assay.load import retokenise
 from assay.load.gauges import ServerWatch
 from engines.scripted_server import (
     DONE,
-    STREAM_HEAD,
     Request,
     ScriptedServer,
     Step,
     Wait,
     answer,
-    chunk,
     delta,
+    drip,
+    drip_headers,
+    flood,
     plain,
     words,
 )
-
-
-def drip(_request: Request) -> Iterator[Step]:
-    """A body without an end, a few bytes at a time."""
-    yield STREAM_HEAD
-    while True:
-        yield chunk(b"# x\n")
-        yield Wait(50)
-
-
-def drip_headers(_request: Request) -> Iterator[Step]:
-    """A header without an end."""
-    yield b"HTTP/1.1 200 OK\r\nx: "
-    while True:
-        yield b"y"
-        yield Wait(50)
-
-
-def flood(_request: Request) -> Iterator[Step]:
-    """A body without an end, as fast as it is taken."""
-    yield STREAM_HEAD
-    while True:
-        yield chunk(b"# " + b"x" * 65_000 + b"\n")
 
 
 @pytest.mark.parametrize("script", [drip, drip_headers])
@@ -90,6 +67,7 @@ def test_a_complete_answer_comes_as_it_is() -> None:
             assert (told.status_code, told.json()) == (503, {"é": 1})
             with pytest.raises(httpx.HTTPStatusError):
                 told.raise_for_status()
+    assert [one.body for one in asked] == [None, {"q": 1}]
     assert [(one.headers["connection"], one.headers["x-a"]) for one in asked] == [("close", "b")] * 2
 
 
