@@ -9,12 +9,11 @@ import typer
 from rich.table import Column, Table
 
 from assay.cli.console import table_console
+from assay.cli.evidence import read_receipt
 from assay.config.campaign import campaign_files, load_campaign
 from assay.config.files import read_config
 from assay.errors import AssayError, BadInput, Incomplete
 from assay.gates import load_policy
-from assay.records.campaign import check_shape
-from assay.records.files import read_json
 from assay.stage.preflight import check_campaign, check_machine
 from assay.stage.specs import root_of
 from assay.vocab import Reason, StageState
@@ -125,7 +124,7 @@ def failed_receipts(results: Path) -> list[tuple[Path, str]]:
         receipts: dict[Path, dict[str, Any]] = {}
         for path in sorted(folder.rglob("*.json")):
             try:
-                receipts[path] = _read_receipt(path)
+                receipts[path] = read_receipt(path)
             except AssayError as error:
                 found.append((path, str(error)))
         open_sessions = {
@@ -140,16 +139,3 @@ def failed_receipts(results: Path) -> list[tuple[Path, str]]:
             elif record.get("point_id") is not None and record.get("session_id") in open_sessions:
                 found.append((path, f"{Reason.BRACKET_OPEN}: {open_sessions[record['session_id']]}"))
     return found
-
-
-def _read_receipt(path: Path) -> dict[str, Any]:
-    """Raises Incomplete for what is no receipt, so that its stage is run again. Prompts and topology have no state."""
-    record = read_json(path)
-    if not isinstance(record, dict) or not isinstance(record.get("stage"), str):
-        raise Incomplete(f"{path}: not a receipt")
-    if "state" in record and not (
-        isinstance(record["state"], str) and isinstance(record.get("reasons"), list)
-    ):
-        raise Incomplete(f"{path}: not a receipt: state or reasons are of another kind")
-    check_shape(record, str(path))
-    return record

@@ -9,6 +9,7 @@ from typing import Any
 
 from assay.audit.recompute import read_rows_csv
 from assay.errors import Incomplete
+from assay.records.campaign import check_shape
 from assay.records.files import read_json
 
 
@@ -39,3 +40,16 @@ def read_rows(campaign_dir: Path) -> list[dict[str, Any]]:
     if not rows:
         raise Incomplete(f"{path}: has no row")
     return rows
+
+
+def read_receipt(path: Path) -> dict[str, Any]:
+    """Raises Incomplete for what is no receipt, so that its stage is run again. Prompts and topology have no state."""
+    record = read_json(path)
+    if not isinstance(record, dict) or not isinstance(record.get("stage"), str):
+        raise Incomplete(f"{path}: not a receipt")
+    if "state" in record and not (
+        isinstance(record["state"], str) and isinstance(record.get("reasons"), list)
+    ):
+        raise Incomplete(f"{path}: not a receipt: state or reasons are of another kind")
+    check_shape(record, str(path))
+    return record

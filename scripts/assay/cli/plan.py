@@ -130,9 +130,10 @@ def cells(row: list[Line], n_gpus: int) -> list[str]:
 
 
 def summary(lines: list[Line], n_gpus: int, n_other: int, n_sessions: int) -> dict[str, Any]:
-    """Totals. ``*_left`` are of the stages that are not done; in a stage of several jobs by their share."""
-    wall_s = total([line.wall_s for line in lines]) or 0.0
-    shares = [1 - line.states.get(DONE, 0) / line.n_jobs for line in lines]
+    """Totals of the campaign. ``*_left`` are of the stages that are not done; in a stage of several jobs by their
+    share, and with the fresh sessions that they need, which are in no other total."""
+    shares = [1 - line.states.get(DONE, 0) / line.n_jobs if line.n_jobs else 1.0 for line in lines]
+    wall_s = total([line.wall_s for line in lines if line.n_jobs]) or 0.0
     return {
         "sessions": n_sessions,
         "jobs": n_other + sum(line.n_jobs for line in lines),

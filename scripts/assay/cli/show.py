@@ -1,4 +1,4 @@
-"""`assay show`: a finished campaign as a short table."""
+"""`assay show`: a campaign as a short table: its rows, and before there are any its stages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from assay.cli.console import table_console
-from assay.cli.evidence import of_shape, read_record, read_rows
+from assay.cli.evidence import of_shape, read_receipt, read_record, read_rows
+from assay.config.campaign import REHEARSAL_SUFFIX
 from assay.errors import Incomplete
+from assay.load import summarise
+from assay.load.phase import REQUESTS
+from assay.records.campaign import resolve_inside
 from assay.vocab import Reason, Verdict
 
 MAX_REASONS = 3
@@ -64,10 +68,53 @@ def _why(leg: dict[str, Any], runs: list[dict[str, Any]]) -> str:
     return f" ({'; '.join(found[:MAX_REASONS])}{more})" if found else ""
 
 
+def _stages(campaign_dir: Path) -> Table:
+    """What has ended so far: the receipts of the legs, in the order in which they ended."""
+    table = Table(Column("stage", no_wrap=True), "state", "ok/issued", "output tok/s", "ended, UTC", box=None)
+    folder = campaign_dir / "receipts"
+    ended = []
+    for path in folder.rglob("*.json"):
+        receipt = read_receipt(path)
+        with of_shape(path):
+            if receipt.get("leg") is not None:
+                name = str(path.relative_to(folder).with_suffix(""))
+                ended.append((receipt["t_end_utc"], name, _ended(receipt, campaign_dir.parent)))
+    for t_end_utc, name, (state, counts, rates) in sorted(ended):
+        table.add_row(escape(name), escape(state), counts, rates, escape(t_end_utc[:19].replace("T", " ")))
+    return table
+
+
+def _ended(receipt: dict[str, Any], results: Path) -> tuple[str, str, str]:
+    """A receipt's state with its reasons, its counts, and the rate of its repeat or of each of its windows."""
+    reasons = ", ".join(receipt["reasons"])
+    state = receipt["state"] + (f": {reasons}" if reasons else "")
+    tables = [one["path"] for one in receipt["evidence"] if Path(one["path"]).name == REQUESTS]
+    loads = [summarise(resolve_inside(results, path).parent) for path in tables]
+    if not loads:
+        return state, "", ""
+    n_ok, n_issued = (sum(load["requests"][key] for load in loads) for key in ("ok", "issued"))
+    rates = [_number(load["throughput"]["output_tok_s"], ".1f") for load in loads]
+    return state, f"{n_ok}/{n_issued}", " ".join(rates)
+
+
+def _whats_left(campaign_dir: Path) -> str:
+    name = campaign_dir.resolve().name
+    of_rehearsal = " --rehearse" if name.endswith(REHEARSAL_SUFFIX) else ""
+    return f"what is left: python -m assay plan {name.removesuffix(REHEARSAL_SUFFIX)}{of_rehearsal}"
+
+
 def show(
     campaign_dir: Annotated[Path, typer.Argument(help="results/<campaign>")],
 ) -> None:
-    """Print the rows of a campaign with their flags, each leg's verdict, and where the charts are."""
+    """Print the rows of a campaign with their flags, each leg's verdict, and where the charts are.
+
+    Before the rows are there, the stages that have ended are printed, and the exit code is 3.
+    """
+    if not (campaign_dir / "extracts" / "rows.csv").is_file() and (campaign_dir / "receipts").is_dir():
+        table_console().print(_stages(campaign_dir))
+        raise Incomplete(
+            f"{campaign_dir}: no rows yet: they are made when every leg has ended; {_whats_left(campaign_dir)}"
+        )
     rows = read_rows(campaign_dir)
     path = campaign_dir / "extracts" / "verdicts.json"
     verdicts = read_record(path, "assay/verdicts/1")

@@ -1,6 +1,6 @@
 """What a campaign will take: jobs, requests, tokens and time of each stage, and which stages are done.
 
-Times come from the best source there is, which stands beside them: ``measured`` (this campaign's own rows),
+Times come from the best source there is, which stands beside them: ``measured`` (this campaign's receipts and rows),
 ``rehearsed`` (the rows of its rehearsal), ``simulated`` (the rehearsal's scheduler, run without a clock), ``declared``
 (a window's length), or none. Nothing is started and nothing fails in an estimate.
 """
@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from assay.audit.recompute import read_rows_csv
 from assay.config.campaign import REHEARSAL_SUFFIX, Campaign, Leg
-from assay.digest import canonical_json, sha256_of_bytes
+from assay.digest import sha256_of_value
 from assay.errors import AssayError, Incomplete
 from assay.records.files import read_json
 from assay.rehearsal.offline import Ask, ClosedLoop
@@ -37,6 +38,7 @@ SIMULATED_S_MAX = 60.0
 """A window is simulated so long at most; what is left of it goes on at that rate."""
 MEASURED, REHEARSED, SIMULATED, DECLARED = "measured", "rehearsed", "simulated", "declared"
 DONE, RERUN, FAILED, MISSING = "done", "would rerun", "failed", "to do"
+FRESH_SESSION = "a fresh session's start, gates and warm-up"
 
 
 @dataclass(frozen=True)
@@ -86,15 +88,26 @@ class Estimate:
         profile = self.profile(leg.arm)
         ready_s = profile.ready_s if profile else None
         gates = self.gates(leg.arm)
-        lines = [
-            self.line(leg, Stage.START_SERVER, None, 1, Load(0, 0, 0, ready_s), SIMULATED),
-            self.line(leg, Stage.GATE_BEFORE, None, 1, gates, SIMULATED),
-            self.line(leg, Stage.WARM_UP, None, 1, self.warm_up(leg.arm), SIMULATED),
+        front = [
+            self.front_line(leg, Stage.START_SERVER, Load(0, 0, 0, ready_s)),
+            self.front_line(leg, Stage.GATE_BEFORE, gates),
+            self.front_line(leg, Stage.WARM_UP, self.warm_up(leg.arm)),
         ]
-        lines += [self.point_line(leg, point_id) for point_id in self.campaign.points]
-        lines.append(self.line(leg, Stage.GATE_AFTER, None, 1, gates, SIMULATED))
-        lines.append(self.line(leg, Stage.STOP_SERVER, None, 1, Load(0, 0, 0, 0.0), DECLARED))
-        return lines
+        loads = [self.point_line(leg, point_id) for point_id in self.campaign.points]
+        after = self.front_line(leg, Stage.GATE_AFTER, gates)
+        stop = self.line(leg, Stage.STOP_SERVER, None, 1, Load(0, 0, 0, 0.0), DECLARED)
+        if not all(map(is_done, loads)) and all(map(is_done, front)):
+            if is_done(after):
+                after = replace(after, states={RERUN: 1})
+            if not self.is_live(leg):
+                front.append(again(leg, front))
+        return [*front, *loads, after, stop]
+
+    def front_line(self, leg: Leg, stage: Stage, load: Load) -> Line:
+        """A stage around the load. What its receipt says it took is better than what a simulation says."""
+        line = self.line(leg, stage, None, 1, load, SIMULATED)
+        took = took_s(self.receipts(leg) / f"{stage}.json")
+        return line if took is None else replace(line, wall_s=took, source=MEASURED)
 
     def point_line(self, leg: Leg, point_id: str) -> Line:
         point = self.specs.point(point_id)
@@ -145,7 +158,7 @@ class Estimate:
 
     def states(self, leg: Leg, stage: Stage, point_id: str | None, n_jobs: int) -> dict[str, int]:
         """How many jobs of a stage are done, failed, to do, or done under another specification."""
-        folder = self.results / self.campaign.name / "receipts" / leg.name
+        folder = self.receipts(leg)
         counts: dict[str, int] = {}
         for number in range(1, n_jobs + 1):
             repeat = number if stage is Stage.RUN_FINITE else None
@@ -158,6 +171,21 @@ class Estimate:
             word = state_of(path, self.specs.stage(stage, leg.name, point_id, repeat))
             counts[word] = counts.get(word, 0) + 1
         return counts
+
+    def receipts(self, leg: Leg) -> Path:
+        return self.results / self.campaign.name / "receipts" / leg.name
+
+    def is_live(self, leg: Leg) -> bool:
+        """Is the server of the leg's receipts there still, as far as its session's record says?"""
+        for path in self.receipts(leg).rglob("*.json"):
+            try:
+                session_id = read_json(path).get("session_id")
+                session = read_json(self.results / "evidence" / str(session_id) / "session.json")
+            except (Incomplete, AttributeError):
+                continue
+            if session.get("state") != "stopped":
+                return True
+        return False
 
     @cached_property
     def own_rows(self) -> list[dict[str, Any]]:
@@ -306,9 +334,38 @@ def state_of(path: Path, spec: Mapping[str, Any]) -> str:
         receipt = read_json(path)
     except Incomplete:
         return MISSING if not path.exists() else RERUN
-    if receipt.get("spec_sha256") != sha256_of_bytes(canonical_json(spec).encode()):
+    if receipt.get("spec_sha256") != sha256_of_value(spec):
         return RERUN
     return DONE if receipt.get("state") == StageState.COMPLETED else FAILED
+
+
+def is_done(line: Line) -> bool:
+    return line.states.get(DONE, 0) == line.n_jobs
+
+
+def again(leg: Leg, front: list[Line]) -> Line:
+    """What comes before a load can go on when the server is gone: no job of its own, and the front of a session."""
+    times = [line.wall_s for line in front]
+    wall_s = None if None in times else sum(time for time in times if time is not None)
+    source = (
+        None if wall_s is None else MEASURED if all(one.source == MEASURED for one in front) else SIMULATED
+    )
+    return Line(leg.name, FRESH_SESSION, None, 0, None, None, None, wall_s, source, {MISSING: 1})
+
+
+def took_s(receipt: Path) -> float | None:
+    """Seconds that a completed stage took by its receipt, a server's start until it was ready; None without one."""
+    try:
+        record = read_json(receipt)
+        if record["state"] != StageState.COMPLETED:
+            return None
+        ready_s = (record.get("measured") or {}).get("ready_after_s")
+        if ready_s is not None:
+            return float(ready_s)
+        begin, end = (datetime.fromisoformat(record[key]) for key in ("t_start_utc", "t_end_utc"))
+    except (Incomplete, AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return (end - begin).total_seconds()
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

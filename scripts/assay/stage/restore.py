@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from assay.digest import canonical_json, sha256_of_bytes
+from assay.digest import sha256_of_value
 from assay.errors import Incomplete
 from assay.records.files import read_json
 from assay.stage.attempt import write_receipt
@@ -51,7 +51,7 @@ def unnoted_receipts(root: Path) -> dict[str, str]:
 
 def restore(spec: dict[str, Any], results: Path, evidence: str, receipt: Path) -> dict[str, Any] | None:
     """The receipt of a completed attempt at ``spec``, written again; None when there is none to restore."""
-    wanted = sha256_of_bytes(canonical_json(spec).encode())
+    wanted = sha256_of_value(spec)
     for record_file in _candidates(results, evidence, receipt):
         try:
             record: dict[str, Any] = read_json(record_file)

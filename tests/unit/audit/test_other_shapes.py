@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.audit.recompute import read_rows_csv
 from assay.cli import main
 from assay.cli.show import show
 from assay.extract import everything
@@ -68,6 +69,35 @@ def test_what_is_in_order_is_shown(results: Path, assay: Run) -> None:
     assert assay("show", folder) == (0, [])
     assert assay("compare", folder) == (0, [])
     assert assay("compare", folder, "--reference", str(REFERENCE)) == (0, [])
+
+
+def test_a_campaign_that_still_runs_shows_what_has_ended(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without rows, every receipt of a leg is a line, with its repeat's counts and the rate that its row has."""
+    folder = results / "campaign_test"
+    rows = {row["row_id"]: row for row in read_rows_csv(folder / "extracts" / "rows.csv")}
+    (folder / "extracts" / "rows.csv").unlink()
+    monkeypatch.setattr(sys, "argv", ["assay", "show", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert ended.value.code == 3
+    assert told.err.splitlines() == [
+        f"assay: {folder}: no rows yet: they are made when every leg has ended; "
+        "what is left: python -m assay plan campaign_test"
+    ]
+    lines = {line.split()[0]: line for line in told.out.splitlines()[1:]}
+    receipts = {
+        str(path.relative_to(folder / "receipts").with_suffix(""))
+        for leg in ("base", "fast")
+        for path in (folder / "receipts" / leg).rglob("*.json")
+    }
+    assert set(lines) == receipts
+    row = rows["base/chat_c2/r1"]
+    line = lines["base/finite/chat_c2/r1"]
+    assert f" {row['n_ok']}/{row['n_issued']} " in line
+    assert f" {row['output_tok_s']:.1f} " in line
 
 
 @pytest.mark.parametrize("target", ["", "#base/chat_c2/r2", "folder"])
