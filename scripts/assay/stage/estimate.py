@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -89,12 +90,12 @@ class Estimate:
         ready_s = profile.ready_s if profile else None
         gates = self.gates(leg.arm)
         front = [
-            self.front_line(leg, Stage.START_SERVER, Load(0, 0, 0, ready_s)),
-            self.front_line(leg, Stage.GATE_BEFORE, gates),
-            self.front_line(leg, Stage.WARM_UP, self.warm_up(leg.arm)),
+            self.line(leg, Stage.START_SERVER, None, 1, Load(0, 0, 0, ready_s), SIMULATED),
+            self.line(leg, Stage.GATE_BEFORE, None, 1, gates, SIMULATED),
+            self.line(leg, Stage.WARM_UP, None, 1, self.warm_up(leg.arm), SIMULATED),
         ]
         loads = [self.point_line(leg, point_id) for point_id in self.campaign.points]
-        after = self.front_line(leg, Stage.GATE_AFTER, gates)
+        after = self.line(leg, Stage.GATE_AFTER, None, 1, gates, SIMULATED)
         stop = self.line(leg, Stage.STOP_SERVER, None, 1, Load(0, 0, 0, 0.0), DECLARED)
         if not all(map(is_done, loads)) and all(map(is_done, front)):
             if is_done(after):
@@ -102,12 +103,6 @@ class Estimate:
             if not self.is_live(leg):
                 front.append(again(leg, front))
         return [*front, *loads, after, stop]
-
-    def front_line(self, leg: Leg, stage: Stage, load: Load) -> Line:
-        """A stage around the load. What its receipt says it took is better than what a simulation says."""
-        line = self.line(leg, stage, None, 1, load, SIMULATED)
-        took = took_s(self.receipts(leg) / f"{stage}.json")
-        return line if took is None else replace(line, wall_s=took, source=MEASURED)
 
     def point_line(self, leg: Leg, point_id: str) -> Line:
         point = self.specs.point(point_id)
@@ -141,6 +136,12 @@ class Estimate:
     ) -> Line:
         known = load.wall_s is not None or load.n_requests > 0
         scale = self.campaign.rehearsal["time_scale"] if self.campaign.rehearsal is not None else 1
+        jobs = self.jobs(leg, stage, point_id, n_jobs)
+        wall_s = None if load.wall_s is None else load.wall_s / scale
+        # A load of another size took another time; what stands around the loads is much the same every time.
+        took = [took_s(path) for path, word in jobs if word == DONE or point_id is None]
+        if times := [one for one in took if one is not None]:
+            wall_s, source = sum(times) / len(times) * n_jobs, MEASURED
         return Line(
             leg.name,
             str(stage),
@@ -149,17 +150,17 @@ class Estimate:
             load.n_requests if known else None,
             load.n_prompt_tokens if known else None,
             load.n_output_tokens if known else None,
-            None if load.wall_s is None else load.wall_s / scale,
-            None if load.wall_s is None else source,
-            self.states(leg, stage, point_id, n_jobs),
+            wall_s,
+            None if wall_s is None else source,
+            Counter(word for _, word in jobs),
         )
 
     # ------------------------------------------------------------------ what is done
 
-    def states(self, leg: Leg, stage: Stage, point_id: str | None, n_jobs: int) -> dict[str, int]:
-        """How many jobs of a stage are done, failed, to do, or done under another specification."""
+    def jobs(self, leg: Leg, stage: Stage, point_id: str | None, n_jobs: int) -> list[tuple[Path, str]]:
+        """The receipt of each job of a stage: done, failed, to do, or done under another specification."""
         folder = self.receipts(leg)
-        counts: dict[str, int] = {}
+        found = []
         for number in range(1, n_jobs + 1):
             repeat = number if stage is Stage.RUN_FINITE else None
             if stage is Stage.RUN_FINITE:
@@ -168,9 +169,8 @@ class Estimate:
                 path = folder / "sustained" / f"{point_id}.json"
             else:
                 path = folder / f"{stage}.json"
-            word = state_of(path, self.specs.stage(stage, leg.name, point_id, repeat))
-            counts[word] = counts.get(word, 0) + 1
-        return counts
+            found.append((path, state_of(path, self.specs.stage(stage, leg.name, point_id, repeat))))
+        return found
 
     def receipts(self, leg: Leg) -> Path:
         return self.results / self.campaign.name / "receipts" / leg.name

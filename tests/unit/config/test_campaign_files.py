@@ -376,6 +376,8 @@ def test_a_rerun_is_told_with_the_session_that_it_needs(tmp_path: Path) -> None:
     session.parent.mkdir(parents=True)
     session.write_text(json.dumps({"state": "stopped"}))
     leg = campaign.legs()[0]
+    chat_c4 = next(one for one in Estimate(campaign, tmp_path).of_leg(leg) if one.point_id == "chat_c4")
+    assert (chat_c4.n_jobs, chat_c4.wall_s, chat_c4.source) == (3, 30.0, "measured")
 
     def told() -> dict[str, tuple[float | None, str | None, dict[str, int]]]:
         lines = Estimate(campaign, tmp_path).of_leg(leg)
@@ -386,6 +388,7 @@ def test_a_rerun_is_told_with_the_session_that_it_needs(tmp_path: Path) -> None:
     assert (
         before["gate_before"] == before["warm_up"] == before["gate_after"] == (10.0, "measured", {"done": 1})
     )
+    assert before["run_sustained"] == (10.0, "measured", {"done": 1})
     assert FRESH_SESSION not in before
     (folder / "finite" / "chat_c4" / "r2.json").unlink()
     after = told()
@@ -406,4 +409,4 @@ def test_what_is_left_has_the_fresh_session_in_it(tmp_path: Path) -> None:
     left = summary(Estimate(campaign, tmp_path).of_leg(campaign.legs()[0]), 0, 0, 1)
     assert (left["wall_s"], left["jobs"]) == (whole["wall_s"], whole["jobs"])
     assert (whole["wall_s_left"], whole["jobs_left"]) == (0.0, 0)
-    assert (left["wall_s_left"], left["jobs_left"]) == (22.0 + 10.0, 2)
+    assert (left["wall_s_left"], left["jobs_left"]) == (pytest.approx(22.0 + 10.0 + 10.0), 2)
