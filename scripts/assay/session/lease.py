@@ -149,6 +149,12 @@ def stop(session: Session | None, why: str, timeout_s: float = 60.0) -> None:
     send_signal(supervisor, STOP_SIGNALS[why])
     if not wait_until_gone(supervisor, timeout_s):
         raise ServerFailed(f"the supervisor of {session.session_id} does not end", session.folder)
+    _forget_ended()
+
+
+def _forget_ended() -> None:
+    """Supervisors that this process started and that have ended leave the table of processes."""
+    _STARTED[:] = [process for process in _STARTED if process.poll() is None]
 
 
 def start_failures(request: LeaseRequest, owner_process: ProcessId) -> list[Path]:
@@ -257,6 +263,7 @@ def _start(request: LeaseRequest, mine: ProcessId) -> Session | None:
             stderr=log,
             start_new_session=True,  # a terminal's Ctrl-C is not for the supervisor
         )
+    _forget_ended()
     _STARTED.append(process)
     assert process.stdin is not None
     process.stdin.write(json.dumps(spec).encode())
