@@ -152,7 +152,7 @@ class Estimate:
             load.n_output_tokens if known else None,
             wall_s,
             None if wall_s is None else source,
-            Counter(word for _, word in jobs),
+            dict(Counter(word for _, word in jobs)),
         )
 
     # ------------------------------------------------------------------ what is done

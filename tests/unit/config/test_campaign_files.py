@@ -6,7 +6,7 @@ import csv
 import hashlib
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -404,7 +404,11 @@ def test_what_is_left_has_the_fresh_session_in_it(tmp_path: Path) -> None:
     """The fresh session adds to what is left to do, and to no total of the campaign."""
     campaign = loaded("campaign_local")
     folder = write_receipts(tmp_path, campaign, "base")
-    whole = summary(Estimate(campaign, tmp_path).of_leg(campaign.legs()[0]), 0, 0, 1)
+    lines = Estimate(campaign, tmp_path).of_leg(campaign.legs()[0])
+    assert [json.loads(json.dumps(asdict(line)))["states"] for line in lines] == [
+        line.states for line in lines
+    ]
+    whole = summary(lines, 0, 0, 1)
     (folder / "finite" / "chat_c4" / "r2.json").unlink()
     left = summary(Estimate(campaign, tmp_path).of_leg(campaign.legs()[0]), 0, 0, 1)
     assert (left["wall_s"], left["jobs"]) == (whole["wall_s"], whole["jobs"])
