@@ -212,9 +212,8 @@ def main() -> None:
     parser.add_argument("--only", default="full,paced,summary,soak")
     parser.add_argument("--out", type=Path, default=PAGE)
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
-    )  # the server and the client end with it
+    # As Ctrl-C does: the server and the client of the run end with it.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parts = set(options.only.split(","))
     found: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as folder:

@@ -58,25 +58,25 @@ def answering(
         raise _late(limit_s)
 
 
-def ask(
-    client: httpx.Client,
-    url: str,
-    limit_s: float,
-    *,
-    json: Any = None,
-) -> httpx.Response:
+def pieces(reply: httpx.Response) -> Iterator[bytes]:
+    """The body as it comes. Raises AnswerTooLarge before a piece that goes over ANSWER_LIMIT_BYTES."""
+    n_bytes = 0
+    for piece in reply.iter_bytes():
+        n_bytes += len(piece)
+        if n_bytes > ANSWER_LIMIT_BYTES:
+            raise AnswerTooLarge(f"more than {ANSWER_LIMIT_BYTES} bytes")
+        yield piece
+
+
+def ask(client: httpx.Client, url: str, limit_s: float, *, json: Any = None) -> httpx.Response:
     """GET ``url``, or POST ``json`` to it; the complete answer.
 
     Raises httpx.HTTPError: what ``answering`` raises, and ``AnswerTooLarge``.
     """
-    whole = bytearray()
     with answering(client, url, limit_s, json=json) as reply:
-        for piece in reply.iter_bytes():
-            whole += piece
-            if len(whole) > ANSWER_LIMIT_BYTES:
-                raise AnswerTooLarge(f"more than {ANSWER_LIMIT_BYTES} bytes")
+        whole = b"".join(pieces(reply))
     kind = {"content-type": reply.headers.get("content-type", "text/plain")}
-    return httpx.Response(reply.status_code, headers=kind, content=bytes(whole), request=reply.request)
+    return httpx.Response(reply.status_code, headers=kind, content=whole, request=reply.request)
 
 
 def _late(limit_s: float) -> httpx.ReadTimeout:

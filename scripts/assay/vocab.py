@@ -30,6 +30,16 @@ class Stage(StrEnum):
     """End the session and pin its evidence."""
 
 
+AROUND_LOAD = (
+    Stage.START_SERVER,
+    Stage.GATE_BEFORE,
+    Stage.WARM_UP,
+    Stage.GATE_AFTER,
+    Stage.STOP_SERVER,
+)
+"""The stages of a leg that are one job each, whatever its points are."""
+
+
 class StageState(StrEnum):
     """How one attempt at a stage ended."""
 

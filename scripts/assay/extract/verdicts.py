@@ -15,7 +15,7 @@ from assay.verdict.findings import combine
 from assay.verdict.record import WHENS
 from assay.verdict.runs import judge_leg, judge_run, judge_stage
 from assay.verdict.server_screens import score
-from assay.vocab import GateKind, Screen, Stage, Verdict
+from assay.vocab import AROUND_LOAD, GateKind, Screen, Stage, Verdict
 
 
 def due_gates(plan: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -168,13 +168,7 @@ def make_verdicts(campaign: Campaign, rows: Sequence[Row]) -> dict[str, Any]:
             str(stage): judge_stage(
                 stage, receipt.body if (receipt := campaign.of_leg(leg, stage)) else None
             ).as_record()
-            for stage in (
-                Stage.START_SERVER,
-                Stage.GATE_BEFORE,
-                Stage.WARM_UP,
-                Stage.GATE_AFTER,
-                Stage.STOP_SERVER,
-            )
+            for stage in AROUND_LOAD
         }
         legs.append(
             {

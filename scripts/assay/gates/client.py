@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from assay.answer import ANSWER_LIMIT_BYTES, AnswerTooLarge, answering
+from assay.answer import AnswerTooLarge, answering, pieces
 from assay.gates.reasons import GateReason
 from assay.records.redact import redact, redact_cut, secret_words
 from assay.session.chat_tokens import Endpoint
@@ -91,9 +91,7 @@ class ChatClient:
             splitter = EventSplitter()
             whole = bytearray()
             try:
-                for chunk in reply.iter_bytes():
-                    if len(whole) + len(chunk) > ANSWER_LIMIT_BYTES:
-                        raise AnswerTooLarge(f"more than {ANSWER_LIMIT_BYTES} bytes")
+                for chunk in pieces(reply):
                     whole += chunk
                     if is_sse and events is not None:
                         t_ms = round((time.monotonic_ns() - t0_ns) / 1e6, 3)

@@ -345,11 +345,10 @@ def is_done(line: Line) -> bool:
 
 def again(leg: Leg, front: list[Line]) -> Line:
     """What comes before a load can go on when the server is gone: no job of its own, and the front of a session."""
-    times = [line.wall_s for line in front]
-    wall_s = None if None in times else sum(time for time in times if time is not None)
-    source = (
-        None if wall_s is None else MEASURED if all(one.source == MEASURED for one in front) else SIMULATED
-    )
+    times = [line.wall_s for line in front if line.wall_s is not None]
+    wall_s, source = None, None
+    if len(times) == len(front):
+        wall_s, source = sum(times), MEASURED if {line.source for line in front} == {MEASURED} else SIMULATED
     return Line(leg.name, FRESH_SESSION, None, 0, None, None, None, wall_s, source, {MISSING: 1})
 
 
